@@ -1,5 +1,59 @@
-"""hvdlite: Horovod's interface on a runtime that one person can read in an afternoon."""
+"""hvdlite: Horovod's interface on a runtime that one person can read in an afternoon.
+
+The functions here need no framework. `hvdlite.torch` and the other bindings offer them too.
+"""
 
 from hvdlite._version import __version__
+from hvdlite.basics import (
+    add_process_set,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    remove_process_set,
+    rocm_built,
+    shutdown,
+    size,
+)
+from hvdlite.process_sets import ProcessSet, global_process_set
 
-__all__ = ["__version__"]
+__all__ = [
+    "ProcessSet",
+    "__version__",
+    "add_process_set",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+]

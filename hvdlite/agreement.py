@@ -1,0 +1,137 @@
+"""Do all ranks ask for the same thing?
+
+Each rank shows a digest of the calls that it has pending. In the common case all digests are
+equal and the calls run at once, in that order. Only when they differ do the ranks exchange the
+calls themselves: what all have asked for runs, in rank 0's order; a call that two ranks describe
+differently fails on every rank with the same message; the rest waits for the next round.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from hvdlite.exceptions import HorovodInternalError
+from hvdlite.request import Descriptor, Request, digest
+
+if TYPE_CHECKING:
+    from hvdlite.groups import Group
+
+
+def disagreement(descriptors: Sequence[Descriptor], ranks: Sequence[int]) -> str:
+    """The message for a call that the ranks describe differently."""
+    parts = []
+    shown = [descriptor.values() for descriptor in descriptors]
+    for field in shown[0]:
+        by_value: dict[str, list[int]] = {}
+        for values, rank in zip(shown, ranks, strict=True):
+            by_value.setdefault(str(values[field]), []).append(rank)
+        if len(by_value) > 1:
+            said = ", ".join(f"{value} on {_ranks(who)}" for value, who in by_value.items())
+            parts.append(f"the {field}: {said}")
+    return (
+        f"{descriptors[0].title}: the ranks disagree on {'; '.join(parts)}. "
+        "Make the same call on every rank."
+    )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    listed = ", ".join(str(rank) for rank in ranks)
+    return f"rank {listed}" if len(ranks) == 1 else f"ranks {listed}"
+
+
+def resolve(
+    lists: Sequence[Sequence[Descriptor]], ranks: Sequence[int]
+) -> tuple[list[str], dict[str, str]]:
+    """Decide from all ranks' pending calls; every rank comes to the same decision.
+
+    Returns the names of the calls to run, in rank 0's order, and for each name on which the
+    ranks disagree the message of its error.
+    """
+    by_name = [{descriptor.name: descriptor for descriptor in calls} for calls in lists]
+    run, errors = [], {}
+    for name in by_name[0]:
+        if not all(name in calls for calls in by_name):
+            continue
+        descriptors = [calls[name] for calls in by_name]
+        if all(descriptor == descriptors[0] for descriptor in descriptors):
+            run.append(name)
+        else:
+            errors[name] = disagreement(descriptors, ranks)
+    return run, errors
+
+
+class Agreement:
+    """The pending calls of this rank in one group, and the rounds in which the group agrees."""
+
+    def __init__(self, group: "Group", before_post: Callable[[list[Request], int], None]):
+        self._group = group
+        self._before_post = before_post
+        self.pending: dict[str, Request] = {}
+        self.round = 0
+        self._posted: list[Request] | None = None
+        self._has_new = False
+        self._lists: list[list[Descriptor]] = []  # everybody's calls, where the last round differed
+
+    def add(self, request: Request) -> None:
+        """Take a call in; raises ValueError if one of that name is still under way."""
+        name = request.descriptor.name
+        if name in self.pending:
+            raise ValueError(
+                f"{request.descriptor.title}: a call of that name is still under way on this rank. "
+                "Synchronize it first, or give each call a name of its own."
+            )
+        self.pending[name] = request
+        self._has_new = True
+
+    def advance(self) -> list[Request]:
+        """Take part in the current round as far as possible without waiting.
+
+        Returns the calls to run now, the same on every rank. Calls on which the ranks disagree
+        are finished with an error.
+        """
+        if self._posted is None:
+            if not self.pending:
+                return []
+            if not self._has_new and not self._group.exchange.wanted(self.round + 1):
+                return []
+            self._post()
+        if not self._group.exchange.arrived(self.round):
+            return []
+        posted, self._posted = self._posted, None
+        if self._group.exchange.equal(self.round):
+            self._lists = []
+            for request in posted:
+                del self.pending[request.descriptor.name]
+            return posted
+        return self._resolve(posted)
+
+    def _post(self) -> None:
+        self._posted = list(self.pending.values())
+        self._has_new = False
+        self.round += 1
+        self._before_post(self._posted, self.round)
+        if len(self._posted) == 1:
+            value = digest(self._posted[0].descriptor)
+        else:
+            value = digest(tuple(digest(request.descriptor) for request in self._posted))
+        self._group.exchange.post(self.round, value)
+
+    def _resolve(self, posted: list[Request]) -> list[Request]:
+        # All ranks are here and see that they differ, so they exchange their lists now.
+        mine = [tuple(request.descriptor) for request in posted]
+        gathered = self._group.allgather_object(mine)
+        self._lists = [[Descriptor(*fields) for fields in calls] for calls in gathered]
+        names, errors = resolve(self._lists, self._group.ranks)
+        for name, message in errors.items():
+            self.pending.pop(name).finish(HorovodInternalError(message))
+        return [self.pending.pop(name) for name in names]
+
+    def missing(self, name: str) -> list[int]:
+        """The ranks, by their number in the world, that have not asked for the call so far."""
+        ranks = self._group.ranks
+        if self._posted is not None:
+            return [ranks[i] for i in self._group.exchange.missing(self.round)]
+        return [
+            rank
+            for rank, calls in zip(ranks, self._lists, strict=False)
+            if all(descriptor.name != name for descriptor in calls)
+        ]

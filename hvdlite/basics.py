@@ -1,0 +1,310 @@
+"""Start, end, and "who am I": the functions that every binding offers."""
+
+import atexit
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Union
+
+from hvdlite import status
+from hvdlite.engine import Engine
+from hvdlite.exceptions import HorovodInternalError, NotInitializedError
+from hvdlite.groups import Group
+from hvdlite.process_sets import ProcessSet, as_process_set, global_process_set
+from hvdlite.request import Descriptor, Request
+from hvdlite.settings import Settings
+from hvdlite.world import World, abort_world, connect, leave_world
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+class _State:
+    engine: Engine | None = None
+    process_sets: dict[int, ProcessSet] = {}
+    next_set = 1
+    pid = 0
+    at_exit = False
+    lock = threading.RLock()
+
+
+def init(
+    comm: Union[Sequence[int], "MPI.Comm", None] = None,
+    process_sets: Sequence[ProcessSet] | None = None,
+) -> None:
+    """Find the other ranks; every rank must call it. A second call does nothing.
+
+    `comm` narrows the world to these ranks of MPI.COMM_WORLD or to that communicator.
+    After an error that left the ranks out of step, `init()` starts afresh.
+    Raises HorovodInternalError where the launcher's and MPI's number of processes differ.
+    """
+    with _State.lock:
+        if is_initialized():
+            if _State.engine.broken is None:
+                return
+            shutdown()
+        world = connect(Settings.from_environment(), comm)
+        _State.engine = Engine(world)
+        _State.pid = os.getpid()
+        _register(0, global_process_set, list(range(world.size)))
+        _State.next_set = 1
+        if not _State.at_exit:
+            _State.at_exit = True
+            atexit.register(_at_exit)
+            if not hasattr(sys, "ps1"):
+                sys.excepthook = _end_job_on_error(sys.excepthook)
+        for process_set in process_sets or []:
+            add_process_set(process_set)
+
+
+def shutdown() -> None:
+    """Leave the world. Ranks that still wait for this one get an error instead."""
+    with _State.lock:
+        if not is_initialized():
+            return
+        world = _State.engine.world
+        if world.status is not None:
+            world.status.write(status.LEFT, "has called shutdown()")
+        for process_set in _State.process_sets.values():
+            process_set._forget()
+        _State.process_sets = {}
+        _State.engine.broken = "hvdlite was shut down; call hvd.init() again"
+        _State.engine = None
+        leave_world.last = world
+
+
+def is_initialized() -> bool:
+    """Whether `init()` has been called, and `shutdown()` not since."""
+    return _State.engine is not None
+
+
+def engine() -> Engine:
+    """The running engine; raises ValueError before `init()`."""
+    if _State.engine is None:
+        raise NotInitializedError
+    if _State.pid != os.getpid():
+        raise HorovodInternalError(
+            "a collective was called in a process that was forked from a rank (a DataLoader "
+            "worker, say); only the rank itself can make collective calls"
+        )
+    return _State.engine
+
+
+def _world() -> World:
+    if _State.engine is None:
+        raise NotInitializedError
+    return _State.engine.world
+
+
+def size() -> int:
+    """The number of ranks."""
+    return _world().size
+
+
+def rank() -> int:
+    """This process's number among all ranks, from 0."""
+    return _world().rank
+
+
+def local_size() -> int:
+    """The number of ranks on this host."""
+    return _world().local_size
+
+
+def local_rank() -> int:
+    """This process's number among the ranks of its host: the GPU to use."""
+    return _world().local_rank
+
+
+def cross_size() -> int:
+    """The number of hosts that have a rank with this local_rank."""
+    return _world().cross_size
+
+
+def cross_rank() -> int:
+    """The number of this host among those that have a rank with this local_rank."""
+    return _world().cross_rank
+
+
+def is_homogeneous() -> bool:
+    """Whether every host has the same number of ranks."""
+    return _world().is_homogeneous
+
+
+# Process sets
+
+
+def _register(number: int, process_set: ProcessSet, ranks: list[int]) -> None:
+    process_set.ranks = ranks
+    process_set._register(number, rank())
+    _State.process_sets[number] = process_set
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Take a process set into use; all ranks of the world must call it in the same order.
+
+    Raises ValueError for ranks that don't exist, that repeat, or that have such a set already.
+    """
+    process_set = as_process_set(process_set)
+    ranks, current = sorted(process_set.ranks), engine()
+    if not ranks or len(set(ranks)) < len(ranks) or not 0 <= ranks[0] <= ranks[-1] < size():
+        raise ValueError(f"{process_set}: the ranks must be different numbers from 0 to {size() - 1}")
+    for known in _State.process_sets.values():
+        if known.ranks == ranks:
+            raise ValueError(f"a process set with ranks {ranks} exists already: {known}")
+    number, _State.next_set = _State.next_set, _State.next_set + 1
+    _meet(f"add process set {ranks}")
+    if current.world.comm is not None and rank() in ranks:
+        from mpi4py import MPI
+
+        group = current.world.comm.Get_group().Incl(ranks)
+        comm = current.world.comm.Create_group(group, tag=number)
+        if len(ranks) > 1:
+            current.add_group(number, Group(current.world, comm, ranks))
+        assert comm != MPI.COMM_NULL
+    _register(number, process_set, ranks)
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Take a process set out of use; all ranks of the world must call it.
+
+    Returns False for a set that is not in use, and for the global one, which stays.
+    """
+    number = process_set.process_set_id
+    if number is None or number == 0:
+        return False
+    _meet(f"remove process set {number}")
+    engine().channels.pop(number, None)
+    del _State.process_sets[number]
+    process_set._forget()
+    return True
+
+
+def process_set_number(process_set: ProcessSet) -> int:
+    """The engine's number of a set; ValueError unless this rank is in it."""
+    if process_set.process_set_id is None or not process_set.included():
+        if not is_initialized():
+            raise NotInitializedError
+        process_set._check()
+        raise ValueError(
+            f"rank {rank()} is not in {process_set} and so can't take part in its collectives; "
+            "call them under `if process_set.included():`"
+        )
+    return process_set.process_set_id
+
+
+def _meet(why: str, number: int = 0) -> None:
+    what = Descriptor("barrier", why, -1, "", ((),), -1, 1.0, 1.0, "cpu")
+    current = engine()
+    request = current.submit(Request(what), number)
+    current.wait(request, number)
+
+
+# What this installation can do
+
+
+def _installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def mpi_built() -> bool:
+    """Whether mpi4py is installed."""
+    return _installed("mpi4py")
+
+
+def mpi_enabled() -> bool:
+    """Whether the ranks talk through MPI, which is so whenever there are several."""
+    return mpi_built()
+
+
+def mpi_threads_supported() -> bool:
+    """Whether MPI was started so that several threads may call it."""
+    world = _world()
+    if world.comm is None:
+        return mpi_built()
+    from mpi4py import MPI
+
+    return MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+
+def gloo_built() -> bool:
+    """False: one runtime serves here what Horovod needed MPI or Gloo for."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """False, see `gloo_built`."""
+    return False
+
+
+def nccl_built() -> int:
+    """NCCL's version code if CuPy brings it, else 0."""
+    if not _installed("cupy"):
+        return 0
+    try:
+        from cupy.cuda import nccl
+
+        return int(nccl.get_version())
+    except ImportError:
+        return 0
+
+
+def cuda_built() -> bool:
+    """Whether CuPy, through which GPUs are used, is installed."""
+    return _installed("cupy")
+
+
+def ddl_built() -> bool:
+    """False: IBM's DDL is not served."""
+    return False
+
+
+def ccl_built() -> bool:
+    """False: Intel's oneCCL is not served."""
+    return False
+
+
+def rocm_built() -> bool:
+    """False: AMD's GPUs are not served."""
+    return False
+
+
+# The end of the process
+
+
+def _note_end(text: str) -> None:
+    world = _State.engine.world if is_initialized() else getattr(leave_world, "last", None)
+    if world is not None and world.status is not None:
+        broken = world.status.read(world.rank)
+        if broken.state == status.BROKEN:
+            text = f"{broken.text} and then {text}"
+        world.status.write(status.GONE, text)
+
+
+def _at_exit() -> None:
+    if _State.pid != os.getpid():
+        return  # a forked child that runs its parent's exit handlers
+    world = _State.engine.world if is_initialized() else getattr(leave_world, "last", None)
+    if world is None or world.status is None:
+        return
+    if world.status.read(world.rank).state != status.GONE:
+        _note_end("has ended its program")
+    leave_world(world)
+
+
+def _end_job_on_error(previous):
+    """An excepthook: print the error as always, tell the other ranks, and end the whole job."""
+
+    def hook(kind, error, traceback):
+        previous(kind, error, traceback)
+        sys.stderr.flush()
+        world = _State.engine.world if is_initialized() else None
+        if world is None or world.status is None or _State.pid != os.getpid():
+            return
+        _note_end(f"ended with {kind.__name__}: {error}")
+        abort_world(world)
+
+    return hook

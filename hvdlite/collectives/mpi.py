@@ -1,0 +1,108 @@
+"""The MPI library's own collectives, non-blocking, so that a wait can be interrupted."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hvdlite.groups import Group
+from hvdlite.reduction import Finish, accumulator, check_op
+from hvdlite.request import AVERAGE, MAX, MIN, PRODUCT, SUM, Request
+
+# MPI counts are C ints, and some libraries are slow or wrong near their limit.
+LARGEST_COUNT = 1 << 30
+
+
+class MPICollectives:
+    """Works on every network and for every group; the fall-back for all that others can't do."""
+
+    name = "mpi"
+
+    def __init__(self, group: Group):
+        from mpi4py import MPI
+
+        self.group = group
+        self.comm = group.comm.Dup()
+        self._ops = {SUM: MPI.SUM, AVERAGE: MPI.SUM, MIN: MPI.MIN, MAX: MPI.MAX, PRODUCT: MPI.PROD}
+        self._in_place = MPI.IN_PLACE
+
+    def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
+        check_op(op, buffer.dtype, "allreduce")
+        # MPI has no half precision: go through float32. Its logical type has no MIN, MAX, PROD.
+        work = buffer
+        if buffer.dtype == np.bool_:
+            work = buffer.view(np.uint8)
+        elif accumulator(buffer.dtype) != buffer.dtype:
+            work = buffer.astype(accumulator(buffer.dtype))
+        for start in range(0, len(work), LARGEST_COUNT):
+            part = work[start : start + LARGEST_COUNT]
+            request = self.comm.Iallreduce(self._in_place, part, op=self._ops[op])
+            self.group.wait_request(request, "allreduce")
+        finish(work)
+        if work.dtype != buffer.dtype and buffer.dtype != np.bool_:
+            buffer[:] = work
+
+    def allreduce_rows(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
+        self.allreduce(rows[self.group.index], op, finish)
+
+    def broadcast(self, buffer: np.ndarray, root: int) -> None:
+        data = buffer.view(np.uint8)
+        for start in range(0, len(data), LARGEST_COUNT):
+            request = self.comm.Ibcast(data[start : start + LARGEST_COUNT], root=root)
+            self.group.wait_request(request, "broadcast")
+
+    def allgather(self, part: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        # As broadcasts where the counts get too large for one call.
+        gathered = np.empty(sum(counts), dtype=part.dtype)
+        if gathered.nbytes < LARGEST_COUNT:
+            sizes = [count * part.itemsize for count in counts]
+            request = self.comm.Iallgatherv(
+                part.view(np.uint8), [gathered.view(np.uint8), sizes, self._starts(sizes), "B"]
+            )
+            self.group.wait_request(request, "allgather")
+            return gathered
+        for root, (start, count) in enumerate(zip(self._starts(counts), counts, strict=True)):
+            piece = gathered[start : start + count]
+            if root == self.group.index:
+                piece[:] = part
+            self.broadcast(piece, root)
+        return gathered
+
+    def alltoall(
+        self, data: np.ndarray, send_counts: Sequence[int], receive_counts: Sequence[int]
+    ) -> np.ndarray:
+        received = np.empty(sum(receive_counts), dtype=data.dtype)
+        starts, arrivals = self._starts(send_counts), self._starts(receive_counts)
+        requests = []
+        for rank in range(self.group.size):
+            into = received[arrivals[rank] : arrivals[rank] + receive_counts[rank]]
+            sent = data[starts[rank] : starts[rank] + send_counts[rank]]
+            for start in range(0, into.nbytes, LARGEST_COUNT):
+                piece = into.view(np.uint8)[start : start + LARGEST_COUNT]
+                requests.append(self.comm.Irecv(piece, source=rank))
+            for start in range(0, sent.nbytes, LARGEST_COUNT):
+                piece = sent.view(np.uint8)[start : start + LARGEST_COUNT]
+                requests.append(self.comm.Isend(piece, dest=rank))
+        for request in requests:
+            self.group.wait_request(request, "alltoall")
+        return received
+
+    def reducescatter(
+        self, data: np.ndarray, counts: Sequence[int], op: int, finish: Finish
+    ) -> np.ndarray:
+        work = data.copy()
+        self.allreduce(work, op, finish)
+        start = self._starts(counts)[self.group.index]
+        return work[start : start + counts[self.group.index]].copy()
+
+    def stage(self, requests: Sequence[Request], number: int) -> None:
+        pass
+
+    def run_staged(self, requests: Sequence[Request], number: int) -> bool:
+        return False
+
+    def end_round(self) -> None:
+        pass
+
+    @staticmethod
+    def _starts(counts: Sequence[int]) -> list[int]:
+        return [sum(counts[:i]) for i in range(len(counts))]

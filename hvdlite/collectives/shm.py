@@ -1,0 +1,147 @@
+"""All ranks of one host reduce in shared memory: no message, and no copy beyond the buffer.
+
+Each rank owns one slice of the tensor. It reads that slice of every rank's buffer, reduces it and
+writes the result into all of them. That is scatter-reduce and allgather of the ring in one pass,
+each at the speed of memory.
+
+A tensor that lives elsewhere goes through a *stage*, a row of shared memory for each rank. Small
+tensors are staged before the ranks agree, so that the agreement's single exchange is all the
+synchronization they need. Large ones go through the stage in chunks that fit the core's cache.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hvdlite import shared_memory
+from hvdlite.collectives.mpi import MPICollectives
+from hvdlite.fusion import pack, plan, slices, unpack
+from hvdlite.groups import Group
+from hvdlite.reduction import Finish, check_op, reduce_into
+from hvdlite.request import Request
+
+STAGE_BYTES = 1 << 19
+# Up to this size it is cheaper that each rank reduces the whole tensor than to wait once more.
+REDUCE_ALONE_BYTES = 1 << 15
+
+
+class SharedMemoryCollectives(MPICollectives):
+    """Reductions in shared memory; the other collectives are MPI's."""
+
+    name = "shm"
+
+    def __init__(self, group: Group, stages: Sequence[shared_memory.Segment]):
+        super().__init__(group)
+        self._stages = [stage.rows for stage in stages]
+        self._views: dict[tuple, list[np.ndarray]] = {}
+        self._staged: list[Request] | None = None
+
+    @classmethod
+    def create(cls, group: Group) -> "SharedMemoryCollectives | None":
+        """None, on every rank, if the memory can't be had."""
+        stages = [group.allocate(STAGE_BYTES) for _ in range(2)]
+        return None if None in stages else cls(group, stages)
+
+    # Large tensors and tensors in shared memory
+
+    def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
+        check_op(op, buffer.dtype, "allreduce")
+        chunk = STAGE_BYTES // buffer.itemsize
+        for number, start in enumerate(range(0, len(buffer), chunk)):
+            piece = buffer[start : start + chunk]
+            rows = self._rows(number & 1, buffer.dtype, len(piece))
+            rows[self.group.index][:] = piece
+            self.group.sync("allreduce")
+            # Whoever comes here has also left the chunk before this one, so that its half of
+            # the stage may be written again.
+            self._reduce_slice(rows, op, finish)
+            self.group.sync("allreduce")
+            self._collect(rows, piece)
+
+    def allreduce_rows(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
+        mine = slices(len(rows[0]), self.group.size)[self.group.index]
+        block = reduce_block(rows[0])
+        for start in range(mine.start, mine.stop, block):
+            piece = slice(start, min(start + block, mine.stop))
+            total = rows[self.group.index][piece]
+            reduce_into(total, [row[piece] for row in rows], op, finish)
+            for i, row in enumerate(rows):
+                if i != self.group.index:
+                    row[piece] = total
+        self.group.sync("allreduce")
+
+    def end_round(self) -> None:
+        self.group.sync()
+
+    # Small tensors
+
+    def stage(self, requests: Sequence[Request], number: int) -> None:
+        self._staged = None
+        what = requests[0].descriptor
+        if what.kind != "allreduce" or sum(r.nbytes for r in requests) > STAGE_BYTES:
+            return
+        if any(r.rows is not None for r in requests):
+            return
+        if len(requests) > 1 and len(plan(requests, self.group.world.settings.fusion_threshold)) > 1:
+            return
+        arrays = [array for request in requests for array in request.inputs]
+        if not arrays or not sum(len(array) for array in arrays):
+            return
+        rows = self._rows(number & 1, arrays[0].dtype, sum(len(array) for array in arrays))
+        pack(arrays, rows[self.group.index], what.prescale)
+        self._staged = list(requests)
+
+    def run_staged(self, requests: Sequence[Request], number: int) -> bool:
+        staged, self._staged = self._staged, None
+        if staged is None or len(staged) != len(requests):
+            return False
+        what = requests[0].descriptor
+        outputs = [array for request in requests for array in request.outputs]
+        total = sum(len(array) for array in outputs)
+        rows = self._rows(number & 1, outputs[0].dtype, total)
+        finish = Finish(what.op, what.postscale, self.group.size)
+        if rows[0].nbytes <= REDUCE_ALONE_BYTES:
+            if len(outputs) == 1:
+                reduce_into(outputs[0], rows, what.op, finish)
+            else:
+                result = np.empty(total, dtype=outputs[0].dtype)
+                reduce_into(result, rows, what.op, finish)
+                unpack(result, outputs)
+            return True
+        self._reduce_slice(rows, what.op, finish)
+        self.group.sync("allreduce")
+        if len(outputs) == 1:
+            self._collect(rows, outputs[0])
+        else:
+            result = np.empty(total, dtype=outputs[0].dtype)
+            self._collect(rows, result)
+            unpack(result, outputs)
+        return True
+
+    # Parts
+
+    def _rows(self, half: int, dtype: np.dtype, count: int) -> list[np.ndarray]:
+        """Every rank's row of one half of the stage, as `count` elements of `dtype`."""
+        key = (half, dtype, count)
+        rows = self._views.get(key)
+        if rows is None:
+            if len(self._views) > 1000:
+                self._views.clear()
+            nbytes = count * dtype.itemsize
+            rows = self._views[key] = [row[:nbytes].view(dtype) for row in self._stages[half]]
+        return rows
+
+    def _reduce_slice(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
+        """Reduce this rank's slice of all rows into its own row."""
+        mine = slices(len(rows[0]), self.group.size)[self.group.index]
+        reduce_into(rows[self.group.index][mine], [row[mine] for row in rows], op, finish)
+
+    def _collect(self, rows: Sequence[np.ndarray], out: np.ndarray) -> None:
+        """Copy every rank's reduced slice from its own row."""
+        for row, piece in zip(rows, slices(len(out), self.group.size), strict=True):
+            out[piece] = row[piece]
+
+
+def reduce_block(row: np.ndarray) -> int:
+    """Elements in a block that is still in the cache when it is copied to the other rows."""
+    return (1 << 17) // row.itemsize

@@ -1,0 +1,237 @@
+"""From a call to its result: request -> agreement -> fusion -> collective.
+
+There is no thread in the background. A rank makes progress inside its calls: whoever waits for
+one request moves all pending requests of this process along, in every group.
+"""
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from hvdlite import fusion
+from hvdlite.agreement import Agreement
+from hvdlite.collectives import choose
+from hvdlite.exceptions import HorovodInternalError
+from hvdlite.groups import Group
+from hvdlite.reduction import Finish, multiply
+from hvdlite.request import Descriptor, Request
+from hvdlite.stall import StallInspector
+from hvdlite.status import BROKEN, where_in_users_code
+from hvdlite.waiting import Patience
+from hvdlite.world import World
+
+_SPINS = 300  # looks at the other ranks before the core is yielded: some tens of microseconds
+
+
+class Channel:
+    """What the engine keeps for one group: the agreement, and how its bytes move."""
+
+    def __init__(self, group: Group):
+        self.group = group
+        self.collectives = choose(group)
+        self.agreement = Agreement(group, self.collectives.stage)
+
+
+class Engine:
+    """Runs the collectives of this process. Safe to call from several threads."""
+
+    def __init__(self, world: World):
+        self.world = world
+        self.lock = threading.RLock()
+        self.broken: str | None = None
+        self.channels: dict[int, Channel] = {}
+        if world.comm is not None:
+            self.add_group(0, Group(world, world.comm, list(range(world.size))))
+
+    def add_group(self, number: int, group: Group) -> None:
+        """Make the ranks of a group able to talk; they must all do it together."""
+        self.channels[number] = Channel(group)
+
+    # Calls
+
+    def submit(self, request: Request, group: int = 0) -> Request:
+        """Start a request; it makes progress in `poll` and `wait`.
+
+        Raises HorovodInternalError if the ranks have fallen out of step before, and ValueError
+        for a name that is still under way.
+        """
+        channel = self.channels.get(group)
+        if channel is None:
+            run_alone(request)
+            return request
+        with self.lock:
+            self._check_broken()
+            channel.agreement.add(request)
+        return request
+
+    def poll(self, request: Request) -> bool:
+        """Move things along without waiting; whether the request is done."""
+        if not request.done:
+            with self.lock:
+                try:
+                    self._progress()
+                except BaseException as error:
+                    self._give_up(request, error)
+                    raise
+        return request.done
+
+    def wait(self, request: Request, group: int = 0) -> None:
+        """Wait for a request. Raises its error, on every rank the same.
+
+        An interrupt ends the wait on this rank and, with an error, on all others.
+        """
+        if not request.done:
+            try:
+                self._wait(request, self.channels[group].agreement)
+            except BaseException as error:
+                self._give_up(request, error)
+                raise
+        if request.error is not None:
+            raise request.error
+
+    def _wait(self, request: Request, agreement: Agreement) -> None:
+        name = request.descriptor.name
+        patience = Patience(0 if self.world.crowded else _SPINS)
+        inspector = None
+        while True:
+            with self.lock:
+                if not request.done:
+                    self._progress()
+                if request.done:
+                    break
+            waited = patience.pause()
+            if waited > 0.005:
+                if inspector is None:
+                    inspector = StallInspector(
+                        self.world, request, lambda: agreement.missing(name)
+                    )
+                inspector.look(waited, list(agreement.pending))
+        if inspector is not None:
+            inspector.end()
+
+    # Progress
+
+    def _progress(self) -> None:
+        self._check_broken()
+        for channel in self.channels.values():
+            requests = channel.agreement.advance()
+            if requests:
+                self._run(channel, requests)
+
+    def _run(self, channel: Channel, requests: list[Request]) -> None:
+        collectives, number = channel.collectives, channel.agreement.round
+        if collectives.run_staged(requests, number):
+            for request in requests:
+                request.finish()
+            return
+        for batch in fusion.plan(requests, self.world.settings.fusion_threshold):
+            self._run_batch(channel, batch)
+        collectives.end_round()
+        for request in requests:
+            request.finish()
+
+    def _run_batch(self, channel: Channel, batch: list[Request]) -> None:
+        run = getattr(self, f"_run_{batch[0].descriptor.kind}")
+        run(channel, batch)
+
+    def _run_allreduce(self, channel: Channel, batch: list[Request]) -> None:
+        what = batch[0].descriptor
+        finish = Finish(what.op, what.postscale, channel.group.size)
+        if batch[0].rows is not None:
+            multiply(batch[0].rows[channel.group.index], what.prescale)
+            channel.collectives.allreduce_rows(batch[0].rows, what.op, finish)
+            return
+        inputs = [array for request in batch for array in request.inputs]
+        outputs = [array for request in batch for array in request.outputs]
+        buffer = outputs[0]
+        if len(outputs) > 1:
+            buffer = np.empty(sum(len(array) for array in outputs), dtype=outputs[0].dtype)
+        if len(outputs) > 1 or inputs[0] is not buffer:
+            fusion.pack(inputs, buffer)
+        multiply(buffer, what.prescale)
+        channel.collectives.allreduce(buffer, what.op, finish)
+        if len(outputs) > 1:
+            fusion.unpack(buffer, outputs)
+
+    def _run_broadcast(self, channel: Channel, batch: list[Request]) -> None:
+        (request,) = batch
+        root = channel.group.ranks.index(request.descriptor.root)
+        for source, target in zip(request.inputs, request.outputs, strict=True):
+            if target is not source:
+                target[:] = source
+            channel.collectives.broadcast(target, root)
+
+    def _run_allgather(self, channel: Channel, batch: list[Request]) -> None:
+        """The result: for each tensor, all ranks' elements and the number of rows of each rank."""
+        (request,) = batch
+        counts = channel.group.allgather_numbers(np.array([len(a) for a in request.inputs]))
+        request.result = [
+            (channel.collectives.allgather(array, counts[:, i].tolist()), counts[:, i])
+            for i, array in enumerate(request.inputs)
+        ]
+
+    def _run_allocate(self, channel: Channel, batch: list[Request]) -> None:
+        """The result: rows of shared memory, one for each rank, or None."""
+        (request,) = batch
+        request.result = None
+        if channel.collectives.name == "shm":
+            segment = channel.group.allocate(request.descriptor.shapes[0][0])
+            request.result = None if segment is None else segment.rows
+
+    def _run_barrier(self, channel: Channel, batch: list[Request]) -> None:
+        """Agreeing on it was all there is to do."""
+
+    # Trouble
+
+    def _check_broken(self) -> None:
+        if self.broken is not None:
+            raise HorovodInternalError(self.broken)
+
+    def _give_up(self, request: Request, error: BaseException) -> None:
+        """A wait ends without its result: the ranks are out of step, and all must learn it."""
+        with self.lock:
+            if self.broken is not None:
+                return
+            title = request.descriptor.title
+            if isinstance(error, HorovodInternalError):
+                reason = f"gave up {title}: {error}"
+                self.broken = str(error)
+            else:
+                kind = "was interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+                detail = "" if isinstance(error, KeyboardInterrupt) else f" with {error!r}"
+                reason = f"{kind} in {title}{detail} at {where_in_users_code()}"
+                self.broken = (
+                    f"this rank {reason}, so the ranks are no longer in step. Call "
+                    "hvd.shutdown() and hvd.init() on every rank, or start the program again."
+                )
+            if self.world.status.broken_by() is None:
+                self.world.status.write(BROKEN, reason)
+
+
+def run_alone(request: Request) -> None:
+    """The collectives of a single rank."""
+    what = request.descriptor
+    for source, target in zip(request.inputs, request.outputs, strict=False):
+        if target is not source:
+            target[:] = source
+        if what.kind == "allreduce":
+            multiply(target, what.prescale * what.postscale)
+    if what.kind == "allgather":
+        request.result = [(array.copy(), np.array([len(array)])) for array in request.inputs]
+    request.finish()
+
+
+def allreduce_descriptor(
+    name: str,
+    arrays: Sequence[np.ndarray],
+    shapes: Sequence[tuple[int, ...]],
+    op: int,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    device: str = "cpu",
+) -> Descriptor:
+    """The descriptor of an allreduce of one or several tensors of one dtype."""
+    return Descriptor(
+        "allreduce", name, op, str(arrays[0].dtype), tuple(shapes), -1, prescale, postscale, device
+    )

@@ -1,0 +1,114 @@
+"""How ranks show each other, round after round, a number that stands for what they ask for.
+
+A round is over for a rank when all ranks have shown their number. A rank is never more than one
+round ahead of another, so two slots a rank, used in turn, are enough.
+"""
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hvdlite import shared_memory
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_ROUND, _SIGNALS, _SLOT = 0, 1, 2  # 64-bit fields of a row; two slots follow
+ROW_BYTES = 64
+
+
+class SharedExchange:
+    """The ranks of one host: a row of shared memory each, no message at all."""
+
+    def __init__(self, segment: shared_memory.Segment, index: int):
+        self._fields = memoryview(segment.memory).cast("q")
+        stride = len(self._fields) // len(segment.rows)
+        self._mine = index * stride
+        self._starts = [i * stride for i in range(len(segment.rows))]
+        self._others = [start for i, start in enumerate(self._starts) if i != index]
+        self._signals = 0
+
+    def post(self, number: int, value: int) -> None:
+        """Show `value` in round `number`; what was written before is visible with it."""
+        fields, mine = self._fields, self._mine
+        fields[mine + _SLOT + (number & 1)] = value
+        shared_memory.fence()
+        fields[mine + _ROUND] = number
+
+    def arrived(self, number: int) -> bool:
+        """Whether all ranks have shown their value of the round."""
+        fields = self._fields
+        for start in self._others:
+            if fields[start + _ROUND] < number:
+                return False
+        shared_memory.fence()
+        return True
+
+    def equal(self, number: int) -> bool:
+        """Whether all ranks have shown the same value."""
+        fields, slot = self._fields, _SLOT + (number & 1)
+        mine = fields[self._mine + slot]
+        return all(fields[start + slot] == mine for start in self._others)
+
+    def missing(self, number: int) -> list[int]:
+        """The indices of the ranks that have not yet shown a value in the round."""
+        fields = self._fields
+        return [i for i, s in enumerate(self._starts) if fields[s + _ROUND] < number]
+
+    def wanted(self, number: int) -> bool:
+        """Whether another rank has already begun the round."""
+        return any(self._fields[start + _ROUND] >= number for start in self._others)
+
+    def signal(self) -> int:
+        """Tell the others that this rank has come to the next point; returns its number."""
+        self._signals += 1
+        shared_memory.fence()
+        self._fields[self._mine + _SIGNALS] = self._signals
+        return self._signals
+
+    def signalled(self, number: int) -> bool:
+        """Whether all ranks have come to that point."""
+        fields = self._fields
+        for start in self._others:
+            if fields[start + _SIGNALS] < number:
+                return False
+        shared_memory.fence()
+        return True
+
+
+class MessageExchange:
+    """Ranks without common memory: one tiny non-blocking allgather a round."""
+
+    REPEAT_AFTER = 0.002  # seconds before a rank whose wish did not change asks again
+
+    def __init__(self, comm: "MPI.Intracomm"):
+        self._comm = comm
+        self._values = np.zeros((2, comm.size), dtype=np.int64)
+        self._mine = np.zeros(2, dtype=np.int64)
+        self._request = None
+        self._arrived_at = 0.0
+
+    def post(self, number: int, value: int) -> None:
+        slot = number & 1
+        self._mine[slot] = value
+        self._request = self._comm.Iallgather(self._mine[slot : slot + 1], self._values[slot])
+
+    def arrived(self, number: int) -> bool:
+        if self._request is not None and self._request.Test():
+            self._request = None
+            self._arrived_at = time.monotonic()
+        return self._request is None
+
+    def equal(self, number: int) -> bool:
+        values = self._values[number & 1]
+        return bool((values == values[0]).all())
+
+    def missing(self, number: int) -> list[int]:
+        # MPI doesn't tell who has come; the notes of the status board do, as far as they can.
+        if self._request is None:
+            return []
+        return [i for i in range(self._comm.size) if i != self._comm.rank]
+
+    def wanted(self, number: int) -> bool:
+        return time.monotonic() - self._arrived_at > self.REPEAT_AFTER

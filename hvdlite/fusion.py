@@ -1,0 +1,60 @@
+"""Tensor fusion: which calls share one collective, and the packing of their tensors.
+
+A collective has a fixed cost however small the tensor is. Calls that were agreed on together and
+that need the same treatment are therefore packed one behind the other into a flat buffer, up to
+the fusion threshold.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from hvdlite.reduction import multiply
+from hvdlite.request import Request
+
+
+def plan(requests: Sequence[Request], threshold: int) -> list[list[Request]]:
+    """Split agreed calls into batches; each batch is one collective.
+
+    Allreduce calls of the same dtype, operation, scale factors and device share a batch, up to
+    `threshold` bytes, whatever stands between them. All others stay alone. The plan follows from
+    the calls alone, so every rank makes the same one.
+    """
+    batches: list[list[Request]] = []
+    open_batches: dict[tuple, tuple[list[Request], int]] = {}
+    for request in requests:
+        what = request.descriptor
+        if what.kind != "allreduce" or request.rows is not None:
+            batches.append([request])
+            continue
+        key = (what.op, what.dtype, what.prescale, what.postscale, what.device)
+        batch, filled = open_batches.get(key, (None, 0))
+        if batch is None or filled + request.nbytes > threshold:
+            batch, filled = [], 0
+            batches.append(batch)
+        batch.append(request)
+        open_batches[key] = (batch, filled + request.nbytes)
+    return batches
+
+
+def pack(arrays: Iterable[np.ndarray], buffer: np.ndarray, prescale: float = 1.0) -> None:
+    """Copy flat arrays one behind the other into a flat buffer of their dtype, and scale it."""
+    end = 0
+    for array in arrays:
+        start, end = end, end + len(array)
+        buffer[start:end] = array
+    multiply(buffer[:end], prescale)
+
+
+def unpack(buffer: np.ndarray, arrays: Iterable[np.ndarray]) -> None:
+    """Copy a flat buffer back into the arrays that `pack` took it from."""
+    end = 0
+    for array in arrays:
+        start, end = end, end + len(array)
+        array[:] = buffer[start:end]
+
+
+def slices(count: int, size: int) -> list[slice]:
+    """Cut `count` elements into `size` pieces that differ by one element at most."""
+    bounds = [count * i // size for i in range(size + 1)]
+    return [slice(bounds[i], bounds[i + 1]) for i in range(size)]

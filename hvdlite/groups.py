@@ -1,0 +1,82 @@
+"""A group of ranks that make collectives together: the world, or a process set."""
+
+import pickle
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hvdlite import exchange, shared_memory
+from hvdlite.waiting import Patience
+from hvdlite.world import World
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_CHECK_EVERY = 0.02  # seconds of waiting between two looks at the status board
+
+
+class Group:
+    """One communicator, with what its ranks share. All its ranks must make it together.
+
+    `ranks` are their numbers in the world, `index` is this rank's place among them. With
+    `shared` the ranks are all on this host and have memory in common.
+    """
+
+    def __init__(self, world: World, comm: "MPI.Intracomm", ranks: list[int]):
+        self.world = world
+        self.comm = comm
+        self.ranks = ranks
+        self.index = comm.rank
+        self.size = comm.size
+        self.shared = False
+        if set(ranks) <= set(world.host_ranks):
+            segment = self.allocate(exchange.ROW_BYTES)
+            if segment is not None:
+                self.shared = True
+                self.exchange = exchange.SharedExchange(segment, self.index)
+        if not self.shared:
+            self.exchange = exchange.MessageExchange(comm.Dup())
+
+    def allocate(self, row_bytes: int) -> shared_memory.Segment | None:
+        """Shared memory with a row for each rank, or None; all ranks must call it."""
+        return shared_memory.allocate(self.comm, row_bytes, self.world.settings.shared_memory_limit)
+
+    def wait_until(self, ready: Callable[[], bool], what: str) -> None:
+        """Wait, inside a collective that all ranks have begun; can be interrupted.
+
+        Raises HorovodInternalError when a rank has left or given up meanwhile.
+        """
+        patience = Patience(0 if self.world.crowded else 100)
+        next_check = _CHECK_EVERY
+        while not ready():
+            waited = patience.pause()
+            if waited > next_check:
+                next_check = waited + _CHECK_EVERY
+                others = [rank for rank in self.ranks if rank != self.world.rank]
+                self.world.status.check(what, others)
+
+    def sync(self, what: str = "a collective") -> None:
+        """Wait until all ranks of a shared group are here."""
+        number = self.exchange.signal()
+        if not self.exchange.signalled(number):
+            self.wait_until(lambda: self.exchange.signalled(number), what)
+
+    def wait_request(self, request: "MPI.Request", what: str = "a collective") -> None:
+        """Wait for an MPI request, interruptibly."""
+        if not request.Test():
+            self.wait_until(request.Test, what)
+
+    def allgather_numbers(self, numbers: np.ndarray) -> np.ndarray:
+        """Every rank's numbers (int64, the same count on each): an array of [size, count]."""
+        gathered = np.empty((self.size, len(numbers)), dtype=np.int64)
+        self.wait_request(self.comm.Iallgather(np.asarray(numbers, dtype=np.int64), gathered))
+        return gathered
+
+    def allgather_object(self, item: Any) -> list[Any]:
+        """Every rank's object, in rank order. For messages between runtimes, not for users' data."""
+        data = np.frombuffer(pickle.dumps(item), dtype=np.uint8)
+        counts = self.allgather_numbers(np.array([len(data)]))[:, 0]
+        gathered = np.empty(int(counts.sum()), dtype=np.uint8)
+        self.wait_request(self.comm.Iallgatherv(data, [gathered, counts]))
+        return [pickle.loads(part) for part in np.split(gathered, np.cumsum(counts)[:-1])]

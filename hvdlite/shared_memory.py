@@ -1,0 +1,117 @@
+"""Memory that all ranks of one host can read and write, one row for each rank.
+
+The memory is an anonymous file (Linux memfd) that one rank makes and the others open through
+/proc. It has no name, so nothing is left behind however a process ends; it does not count
+against /dev/shm, which containers keep small; and it lives as long as somebody still looks at
+it, so a gradient that is a view of it stays valid after `shutdown()`.
+"""
+
+import mmap
+import os
+import platform
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_PAGE = 4096
+_in_use = 0  # bytes of all segments that this process has mapped
+
+
+def _grow(fd: int, size: int, limit: int) -> bool:
+    """Reserve `size` bytes, so that a lack of memory shows now and not as a crash at first use."""
+    if _in_use + size > limit:
+        return False
+    try:
+        os.ftruncate(fd, size)
+    except OSError:
+        return False
+    return True
+
+
+def _reserve(fd: int, start: int, nbytes: int) -> bool:
+    try:
+        os.posix_fallocate(fd, start, nbytes)
+    except OSError:
+        return False
+    return True
+
+
+class Segment:
+    """`rows[i]` is rank i's row: an array of bytes that every rank of the host can use."""
+
+    def __init__(self, memory: mmap.mmap, nrows: int, row_bytes: int):
+        self.row_bytes = row_bytes
+        self.memory = memory
+        stride = len(memory) // nrows
+        whole = np.frombuffer(memory, dtype=np.uint8).reshape(nrows, stride)
+        self.rows = [whole[i, :row_bytes] for i in range(nrows)]
+
+
+def allocate(comm: "MPI.Intracomm", row_bytes: int, limit: int = 1 << 62) -> Segment | None:
+    """Make a segment with a row of `row_bytes` for each rank of `comm`; all ranks must call it.
+
+    Returns None on every rank if one of them can't have it: no memory, `limit` bytes exceeded,
+    or processes that may not see each other (containers with separate process namespaces).
+    Each rank reserves its own row, so that the pages lie near the core that fills them.
+    """
+    global _in_use
+    stride = -(-row_bytes // _PAGE) * _PAGE
+    size = stride * comm.size
+    fd, where = -1, None
+    if comm.rank == 0:
+        fd = os.memfd_create("hvdlite")
+        if _grow(fd, size, limit):
+            where = f"/proc/{os.getpid()}/fd/{fd}"
+    where = comm.bcast(where)
+    try:
+        memory = None
+        if where is not None:
+            memory = _open_row(where, fd, stride, size, comm.rank)
+        # Nobody may close the file before everybody has opened it.
+        if not all(comm.allgather(memory is not None)):
+            return None
+        _in_use += size
+        weakref.finalize(memory, _give_back, size)
+        return Segment(memory, comm.size, row_bytes)
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _give_back(size: int) -> None:
+    global _in_use
+    _in_use -= size
+
+
+def _open_row(where: str, fd: int, stride: int, size: int, row: int) -> mmap.mmap | None:
+    opened = fd
+    try:
+        if fd < 0:
+            opened = os.open(where, os.O_RDWR)
+        if not _reserve(opened, row * stride, stride):
+            return None
+        return mmap.mmap(opened, size)
+    except OSError:
+        return None
+    finally:
+        if opened != fd:
+            os.close(opened)
+
+
+def _no_fence() -> None:
+    pass
+
+
+# Orders the stores before it against those after it, and likewise the loads. x86 processors do
+# that by themselves; on others the world puts MPI's memory barrier (Win.Sync) here.
+fence: Callable[[], None] = _no_fence
+
+
+def needs_fence() -> bool:
+    """Whether this processor may reorder stores to memory that others read."""
+    return platform.machine() not in ("x86_64", "AMD64", "i686")

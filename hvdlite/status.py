@@ -1,0 +1,149 @@
+"""What each rank is doing, as far as the others need to know it.
+
+A rank that waits for long writes down in which call, where in the user's program and since when.
+A rank that leaves (its program ended or failed) or gives up a wait (interrupt) says so and why.
+On one host this is a page of shared memory; ranks of other hosts are told by small messages.
+Nothing here is on the path of a collective that goes well.
+"""
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hvdlite import shared_memory
+from hvdlite.exceptions import HorovodInternalError
+
+if TYPE_CHECKING:
+    from hvdlite.world import World
+
+ACTIVE, BROKEN, LEFT, GONE = range(4)  # LEFT: by shutdown(); GONE: the process ends
+_STATE, _VERSION, _SINCE, _LENGTH = range(4)  # 64-bit fields at the head of a row
+_HEAD = 64
+ROW_BYTES = 2048
+_TAG = 1
+_LOOK_AT_MESSAGES_EVERY = 0.02
+
+
+class Note:
+    """One rank's last word: its state, a text, and the time of writing (time.monotonic)."""
+
+    __slots__ = ("state", "text", "since")
+
+    def __init__(self, state: int = ACTIVE, text: str = "", since: float = 0.0):
+        self.state = state
+        self.text = text
+        self.since = since
+
+
+class StatusBoard:
+    """Reads and writes the notes of all ranks of a world."""
+
+    def __init__(self, world: "World", segment: shared_memory.Segment | None):
+        self._world = world
+        self._notes = {rank: Note() for rank in range(world.size)}
+        self._heads: dict[int, np.ndarray] = {}
+        self._texts: dict[int, np.ndarray] = {}
+        if segment is not None:
+            for row, rank in zip(segment.rows, world.host_ranks, strict=True):
+                self._heads[rank] = row[:_HEAD].view(np.int64)
+                self._texts[rank] = row[_HEAD:]
+        self._elsewhere = [r for r in range(world.size) if r != world.rank and r not in self._heads]
+        self._sent: list = []
+        self._next_look = 0.0
+
+    def write(self, state: int, text: str) -> None:
+        """Tell all ranks this rank's state and what it is doing."""
+        me = self._world.rank
+        self._notes[me] = Note(state, text, time.monotonic())
+        if me in self._heads:
+            data = text.encode()[: ROW_BYTES - _HEAD]
+            head = self._heads[me]
+            head[_VERSION] += 1  # odd: being written
+            shared_memory.fence()
+            self._texts[me][: len(data)] = np.frombuffer(data, np.uint8)
+            head[_LENGTH] = len(data)
+            head[_SINCE] = time.monotonic_ns()
+            head[_STATE] = state
+            shared_memory.fence()
+            head[_VERSION] += 1
+        self._sent = [request for request in self._sent if not request.Test()]
+        for rank in self._elsewhere:
+            note = (self._world.rank, state, text)
+            self._sent.append(self._world.status_comm.isend(note, dest=rank, tag=_TAG))
+
+    def read(self, rank: int) -> Note:
+        """The last note of a rank."""
+        head = self._heads.get(rank)
+        if head is None:
+            self._receive()
+            return self._notes[rank]
+        while True:
+            version = int(head[_VERSION])
+            shared_memory.fence()
+            data = bytes(self._texts[rank][: int(head[_LENGTH])])
+            note = Note(int(head[_STATE]), data.decode(errors="replace"), int(head[_SINCE]) / 1e9)
+            shared_memory.fence()
+            if version % 2 == 0 and version == int(head[_VERSION]):
+                return note
+            os.sched_yield()
+
+    def _receive(self) -> None:
+        now = time.monotonic()
+        if not self._elsewhere or now < self._next_look:
+            return
+        self._next_look = now + _LOOK_AT_MESSAGES_EVERY
+        comm = self._world.status_comm
+        while comm.Iprobe(tag=_TAG):
+            rank, state, text = comm.recv(tag=_TAG)
+            self._notes[rank] = Note(state, text, time.monotonic())
+
+    def broken_by(self) -> tuple[int, str] | None:
+        """The rank that gave up a wait, and its reason, if there is one."""
+        for rank in self._notes:
+            note = self.read(rank)
+            if note.state == BROKEN:
+                return rank, note.text
+        return None
+
+    def check(self, waiting_for: str, missing: list[int]) -> None:
+        """Raise HorovodInternalError if what this rank waits for can't come any more."""
+        broken = self.broken_by()
+        if broken is not None:
+            raise HorovodInternalError(broken_message(*broken))
+        left = [(rank, note) for rank in missing if (note := self.read(rank)).state >= LEFT]
+        if left:
+            who = "; ".join(f"rank {rank} {note.text}" for rank, note in left)
+            raise HorovodInternalError(
+                f"{waiting_for} can't finish: {who}. Every rank must make the same collective "
+                "calls; check what makes that rank stop early (a condition on the rank, early "
+                "stopping on metrics that are not averaged, an error)."
+            )
+
+
+def broken_message(rank: int, reason: str) -> str:
+    """The text of the error that every rank raises once a rank has given up."""
+    return (
+        f"rank {rank} {reason}, so the ranks are no longer in step. "
+        "Call hvd.shutdown() and hvd.init() on every rank, or start the program again."
+    )
+
+
+def where_in_users_code() -> str:
+    """File and line of the innermost frame that is neither hvdlite's nor a library's wrapper."""
+    package = os.path.dirname(__file__)
+    frame = sys._getframe(1)
+    best = None
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if not filename.startswith((package, "<frozen")):
+            best = best or frame
+            if "site-packages" not in filename:
+                best = frame
+                break
+        frame = frame.f_back
+    if best is None:
+        return "unknown place"
+    return f"{best.f_code.co_filename}:{best.f_lineno}"

