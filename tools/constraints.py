@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "constraints.txt"
 EXTRAS = ["mpi", "torch", "tensorflow", "tensorflow-cpu", "gpu", "gpu-cuda13", "labs", "test"]
 TOOLS = ["uv", "hatchling", "editables"]
-# CUDA's own libraries follow from the builds of PyTorch, TensorFlow and CuPy; the rest is not Linux.
+# CUDA's libraries follow from the builds of PyTorch, TensorFlow and CuPy; the rest is not Linux.
 LEFT_OUT = re.compile(r"^(nvidia-|cuda-|triton|appnope|colorama|pywinpty|setuptools=|wheel=)")
 
 
