@@ -2,8 +2,8 @@
 
 Each source is a generator: given a set, the roles still missing and an empty folder to
 work in, it yields (role, path of a file) as the files arrive. It raises SourceError with
-a friendly line on each place asked when it has nothing (more) to give. Nothing that comes from here is
-trusted: the caller checks the SHA-256 of every file.
+a friendly line on each place asked when it has nothing (more) to give. Nothing that comes
+from here is trusted: the caller checks the SHA-256 of every file.
 """
 
 from __future__ import annotations
