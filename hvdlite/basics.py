@@ -150,7 +150,9 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     process_set = as_process_set(process_set)
     ranks, current = sorted(process_set.ranks), engine()
     if not ranks or len(set(ranks)) < len(ranks) or not 0 <= ranks[0] <= ranks[-1] < size():
-        raise ValueError(f"{process_set}: the ranks must be different numbers from 0 to {size() - 1}")
+        raise ValueError(
+            f"{process_set}: the ranks must be different numbers from 0 to {size() - 1}"
+        )
     for known in _State.process_sets.values():
         if known.ranks == ranks:
             raise ValueError(f"a process set with ranks {ranks} exists already: {known}")

@@ -4,8 +4,9 @@ There is no thread in the background. A rank makes progress inside its calls: wh
 one request moves all pending requests of this process along, in every group.
 """
 
+import math
 import threading
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class Engine:
         self.world = world
         self.lock = threading.RLock()
         self.broken: str | None = None
+        self._counters: dict[tuple[str, int], int] = {}
         self.channels: dict[int, Channel] = {}
         if world.comm is not None:
             self.add_group(0, Group(world, world.comm, list(range(world.size))))
@@ -49,6 +51,18 @@ class Engine:
         self.channels[number] = Channel(group)
 
     # Calls
+
+    def name(self, kind: str, name: str | None = None, group: int = 0) -> str:
+        """The full name of a call; without one, the next number of its kind in its group.
+
+        Programs that make the same calls in the same order so agree on the names.
+        """
+        if name is not None:
+            return f"{kind}.{name}"
+        with self.lock:
+            key = (kind, group)
+            number = self._counters[key] = self._counters.get(key, 0) + 1
+        return f"{kind}.noname.{number}"
 
     def submit(self, request: Request, group: int = 0) -> Request:
         """Start a request; it makes progress in `poll` and `wait`.
@@ -90,6 +104,13 @@ class Engine:
         if request.error is not None:
             raise request.error
 
+    def exchange(self, name: str, item: Any, group: int = 0) -> list[Any]:
+        """Every rank's object (picklable), in rank order; all ranks must call it."""
+        what = Descriptor("exchange", name, -1, "", ((),), -1, 1.0, 1.0, "cpu")
+        request = self.submit(Request(what, item=item), group)
+        self.wait(request, group)
+        return request.result
+
     def _wait(self, request: Request, agreement: Agreement) -> None:
         name = request.descriptor.name
         patience = Patience(0 if self.world.crowded else _SPINS)
@@ -103,9 +124,7 @@ class Engine:
             waited = patience.pause()
             if waited > 0.005:
                 if inspector is None:
-                    inspector = StallInspector(
-                        self.world, request, lambda: agreement.missing(name)
-                    )
+                    inspector = StallInspector(self.world, request, lambda: agreement.missing(name))
                 inspector.look(waited, list(agreement.pending))
         if inspector is not None:
             inspector.end()
@@ -163,13 +182,12 @@ class Engine:
             channel.collectives.broadcast(target, root)
 
     def _run_allgather(self, channel: Channel, batch: list[Request]) -> None:
-        """The result: for each tensor, all ranks' elements and the number of rows of each rank."""
+        """The result: all ranks' elements, and each rank's number of rows (`splits`)."""
         (request,) = batch
-        counts = channel.group.allgather_numbers(np.array([len(a) for a in request.inputs]))
-        request.result = [
-            (channel.collectives.allgather(array, counts[:, i].tolist()), counts[:, i])
-            for i, array in enumerate(request.inputs)
-        ]
+        rows = channel.group.allgather_numbers(np.array(request.item))[:, 0]
+        (row_shape,) = request.descriptor.shapes
+        counts = (rows * math.prod(row_shape)).tolist()
+        request.result = channel.collectives.allgather(request.inputs[0], counts), rows
 
     def _run_allocate(self, channel: Channel, batch: list[Request]) -> None:
         """The result: rows of shared memory, one for each rank, or None."""
@@ -178,6 +196,10 @@ class Engine:
         if channel.collectives.name == "shm":
             segment = channel.group.allocate(request.descriptor.shapes[0][0])
             request.result = None if segment is None else segment.rows
+
+    def _run_exchange(self, channel: Channel, batch: list[Request]) -> None:
+        (request,) = batch
+        request.result = channel.group.allgather_object(request.item)
 
     def _run_barrier(self, channel: Channel, batch: list[Request]) -> None:
         """Agreeing on it was all there is to do."""
@@ -217,21 +239,8 @@ def run_alone(request: Request) -> None:
             target[:] = source
         if what.kind == "allreduce":
             multiply(target, what.prescale * what.postscale)
+    if what.kind == "exchange":
+        request.result = [request.item]
     if what.kind == "allgather":
-        request.result = [(array.copy(), np.array([len(array)])) for array in request.inputs]
+        request.result = request.inputs[0].copy(), np.array(request.item)
     request.finish()
-
-
-def allreduce_descriptor(
-    name: str,
-    arrays: Sequence[np.ndarray],
-    shapes: Sequence[tuple[int, ...]],
-    op: int,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
-    device: str = "cpu",
-) -> Descriptor:
-    """The descriptor of an allreduce of one or several tensors of one dtype."""
-    return Descriptor(
-        "allreduce", name, op, str(arrays[0].dtype), tuple(shapes), -1, prescale, postscale, device
-    )

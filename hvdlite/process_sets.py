@@ -34,7 +34,9 @@ class ProcessSet:
 
     def _check(self) -> None:
         if self.process_set_id is None:
-            raise ValueError(f"{self} is not in use: call hvd.init() or hvd.add_process_set() first")
+            raise ValueError(
+                f"{self} is not in use: call hvd.init() or hvd.add_process_set() first"
+            )
 
     def size(self) -> int:
         """The number of ranks in the set."""

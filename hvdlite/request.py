@@ -31,7 +31,7 @@ class Descriptor(NamedTuple):
     @property
     def title(self) -> str:
         """How a message names the call."""
-        return f"{self.kind} '{self.name}'"
+        return f"{self.kind} '{self.name.removeprefix(self.kind + '.')}'"
 
     def values(self) -> dict[str, Any]:
         """The fields as a message shows them."""
@@ -75,11 +75,11 @@ class Request:
         "done",
         "error",
         "inputs",
+        "item",
         "nbytes",
         "outputs",
         "result",
         "rows",
-        "splits",
     )
 
     def __init__(
@@ -87,13 +87,13 @@ class Request:
         descriptor: Descriptor,
         inputs: Sequence[np.ndarray] = (),
         outputs: Sequence[np.ndarray] = (),
-        splits: Sequence[int] | None = None,
+        item: Any = None,
         rows: Sequence[np.ndarray] | None = None,
     ):
         self.descriptor = descriptor
         self.inputs = inputs
         self.outputs = outputs
-        self.splits = splits
+        self.item = item  # what a kind needs beside arrays: numbers of rows, an object
         self.rows = rows  # every rank's buffer, where the tensor lives in shared memory
         self.nbytes = sum(array.nbytes for array in inputs)
         self.result: Any = None

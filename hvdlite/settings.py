@@ -40,7 +40,9 @@ class Settings:
         """Read the settings; raises ValueError that names the variable which makes no sense."""
         allreduce = env.get("HVDLITE_ALLREDUCE", "").strip().lower() or "auto"
         if allreduce not in ALGORITHMS:
-            raise ValueError(f"HVDLITE_ALLREDUCE={allreduce!r}: choose one of {', '.join(ALGORITHMS)}")
+            raise ValueError(
+                f"HVDLITE_ALLREDUCE={allreduce!r}: choose one of {', '.join(ALGORITHMS)}"
+            )
         warning = _number(env, "HOROVOD_STALL_CHECK_TIME_SECONDS", 60)
         if _switch(env, "HOROVOD_STALL_CHECK_DISABLE"):
             warning = 0

@@ -82,7 +82,10 @@ class SharedMemoryCollectives(MPICollectives):
             return
         if any(r.rows is not None for r in requests):
             return
-        if len(requests) > 1 and len(plan(requests, self.group.world.settings.fusion_threshold)) > 1:
+        if (
+            len(requests) > 1
+            and len(plan(requests, self.group.world.settings.fusion_threshold)) > 1
+        ):
             return
         arrays = [array for request in requests for array in request.inputs]
         if not arrays or not sum(len(array) for array in arrays):

@@ -1,0 +1,175 @@
+"""The blocking collectives, which gradients flow through.
+
+The gradient of a collective is a collective. As in Horovod (since 0.21) the loss is understood as
+the mean over ranks of each rank's own loss: what flows back through an allgather or a broadcast is
+averaged, and through an allreduce it is reduced with the same operation.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hvdlite.process_sets import ProcessSet, global_process_set
+from hvdlite.torch import ops
+from hvdlite.torch.compression import Compression, Compressor
+from hvdlite.torch.ops import synchronize
+
+
+class _Allreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, options: dict[str, Any], name: str | None, *tensors: torch.Tensor):
+        ctx.options = options
+        return tuple(synchronize(ops.grouped_allreduce_async(tensors, name=name, **options)))
+
+    @staticmethod
+    def backward(ctx, *gradients: torch.Tensor):
+        reduced = _Allreduce.apply(ctx.options, None, *gradients)
+        return (None, None, *reduced)
+
+
+class _Allgather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, process_set: ProcessSet, name: str | None, *tensors: torch.Tensor):
+        ctx.process_set = process_set
+        ctx.rows = [tensor.shape[0] for tensor in tensors]
+        return tuple(synchronize(ops.grouped_allgather_async(tensors, name, process_set)))
+
+    @staticmethod
+    def backward(ctx, *gradients: torch.Tensor):
+        mine = torch.tensor([ctx.rows])
+        rows = synchronize(ops.allgather_async(mine, process_set=ctx.process_set))
+        before = rows[: ctx.process_set.rank()].sum(0).tolist()
+        options = {"process_set": ctx.process_set}
+        reduced = _Allreduce.apply(options, None, *gradients)
+        pieces = [
+            gradient.narrow(0, start, count)
+            for gradient, start, count in zip(reduced, before, ctx.rows, strict=True)
+        ]
+        return (None, None, *pieces)
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor: torch.Tensor, root_rank: int, name: str | None, process_set):
+        ctx.root_rank, ctx.process_set = root_rank, process_set
+        return synchronize(ops.broadcast_async(tensor, root_rank, name, process_set))
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor):
+        (reduced,) = _Allreduce.apply({"process_set": ctx.process_set}, None, gradient)
+        is_root = ctx.process_set.ranks[ctx.process_set.rank()] == ctx.root_rank
+        return (reduced if is_root else torch.zeros_like(reduced)), None, None, None
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduce a tensor over all ranks into a new one; see `allreduce_async_`. Differentiable."""
+    ops._check_tensor(tensor, "allreduce")
+    return grouped_allreduce(
+        [tensor], average, name, compression, op, prescale_factor, postscale_factor, process_set
+    )[0]
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """`allreduce` for several tensors at once. Differentiable."""
+    options = {
+        "op": ops._operation(average, op),
+        "prescale_factor": prescale_factor,
+        "postscale_factor": postscale_factor,
+        "process_set": process_set,
+    }
+    small = [compression.compress(tensor) for tensor in tensors]
+    reduced = _Allreduce.apply(options, name, *[tensor for tensor, _ in small])
+    return [
+        compression.decompress(tensor, context)
+        for tensor, (_, context) in zip(reduced, small, strict=True)
+    ]
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduce a tensor over all ranks in place; see `allreduce_async_`."""
+    return synchronize(
+        ops.allreduce_async_(
+            tensor, average, name, op, prescale_factor, postscale_factor, process_set
+        )
+    )
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """`allreduce_` for several tensors at once."""
+    return synchronize(
+        ops.grouped_allreduce_async_(
+            tensors, average, name, op, prescale_factor, postscale_factor, process_set
+        )
+    )
+
+
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """All ranks' tensors, joined along the first dimension. Differentiable."""
+    ops._check_tensor(tensor, "allgather")
+    return _Allgather.apply(process_set, name, tensor)[0]
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """`allgather` for several tensors at once. Differentiable."""
+    return list(_Allgather.apply(process_set, name, *tensors))
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """The root's tensor, as a new one. Differentiable: only the root gets a gradient."""
+    return _Broadcast.apply(tensor, root_rank, name, process_set)
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Overwrite a tensor with the root's."""
+    return synchronize(ops.broadcast_async_(tensor, root_rank, name, process_set))

@@ -1,0 +1,160 @@
+"""Start all ranks from the same state: parameters, optimizer state, any Python object."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+
+from hvdlite.basics import engine, process_set_number, size
+from hvdlite.exceptions import HorovodInternalError
+from hvdlite.process_sets import ProcessSet, global_process_set
+from hvdlite.torch.ops import broadcast_async_, synchronize
+
+
+def broadcast_parameters(
+    params: dict[str, Any] | Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Overwrite parameters with the root's.
+
+    `params` is a `state_dict()`, `named_parameters()`, or a list of tensors. Entries that are no
+    tensors are left alone. Raises ValueError for anything else.
+    """
+    if isinstance(params, dict):
+        named = sorted(params.items())
+    elif isinstance(params, Iterable) and not isinstance(params, (str, torch.Tensor)):
+        named = [item if isinstance(item, tuple) else (None, item) for item in params]
+    else:
+        raise ValueError(
+            f"broadcast_parameters takes model.state_dict() or model.named_parameters(), not "
+            f"{type(params).__name__}"
+        )
+    handles = [
+        broadcast_async_(param.data, root_rank, name, process_set)
+        for name, param in named
+        if isinstance(param, torch.Tensor)
+    ]
+    for handle in handles:
+        synchronize(handle)
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Overwrite an optimizer's state and options (learning rate, ...) with the root's.
+
+    Works before and after wrapping, for optimizers with and without state, and where only the
+    root has a state (loaded from a checkpoint). `model` is accepted for compatibility.
+    Raises ValueError for LBFGS, as Horovod does.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("the state of torch.optim.LBFGS can't be broadcast")
+    if size() == 1:
+        return
+    state = optimizer.state_dict()
+    # Tensors are sent as tensors; the rest, with the tensors' shapes, as one object before them.
+    plan = _walk(state, lambda tensor: _Tensor(tuple(tensor.shape), tensor.dtype))
+    plan = broadcast_object(plan, root_rank, "optimizer_state", process_set)
+    mine: list[torch.Tensor] = []
+    if process_set.ranks[process_set.rank()] == root_rank:
+        _walk(state, mine.append)
+    else:
+        plan = _walk(plan, lambda spec: _new_tensor(spec, mine), _Tensor)
+    handles = [
+        broadcast_async_(tensor, root_rank, f"optimizer_state.{i}", process_set)
+        for i, tensor in enumerate(mine)
+    ]
+    for handle in handles:
+        synchronize(handle)
+    if process_set.ranks[process_set.rank()] != root_rank:
+        _load_in_place(optimizer, plan)
+
+
+class _Tensor:
+    """Stands for a tensor in the plan of a state."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype):
+        self.shape = shape
+        self.dtype = dtype
+
+
+def _new_tensor(spec: _Tensor, into: list[torch.Tensor]) -> torch.Tensor:
+    into.append(torch.empty(spec.shape, dtype=spec.dtype))
+    return into[-1]
+
+
+def _walk(item: Any, replace: Any, kind: type = torch.Tensor) -> Any:
+    """A copy of nested dicts, lists and tuples with each `kind` replaced, in a fixed order."""
+    if isinstance(item, kind):
+        return replace(item)
+    if isinstance(item, dict):
+        return {key: _walk(value, replace, kind) for key, value in item.items()}
+    if isinstance(item, (list, tuple)):
+        return type(item)([_walk(value, replace, kind) for value in item])
+    return item
+
+
+def _load_in_place(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load a state but keep the dictionaries of the parameter groups, which schedulers hold."""
+    groups = optimizer.param_groups
+    optimizer.load_state_dict(state)
+    for kept, loaded in zip(groups, optimizer.param_groups, strict=True):
+        kept.update(loaded)
+    optimizer.param_groups[:] = groups
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The root's object, on every rank; anything that cloudpickle can carry.
+
+    Raises HorovodInternalError on every rank if the root's object can't be pickled.
+    """
+    is_root = process_set.ranks[process_set.rank()] == root_rank
+    if root_rank not in process_set.ranks:
+        raise ValueError(f"root_rank={root_rank!r} is not a rank of {process_set}")
+    data, error = _pickled(obj) if is_root else (b"", None)
+    group, current = process_set_number(process_set), engine()
+    base = current.name("broadcast_object", name, group)
+    root = process_set.ranks.index(root_rank)
+    length, error = current.exchange(base, (len(data), error), group)[root]
+    if error is not None:
+        raise HorovodInternalError(f"broadcast_object on rank {root_rank}: {error}")
+    content = torch.empty(length, dtype=torch.uint8)
+    if is_root:
+        content.numpy()[:] = np.frombuffer(data, dtype=np.uint8)
+    synchronize(broadcast_async_(content, root_rank, f"{base}.data", process_set))
+    return obj if is_root else cloudpickle.loads(content.numpy().tobytes())
+
+
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """All ranks' objects, in rank order; anything that cloudpickle can carry.
+
+    Raises HorovodInternalError on every rank if one rank's object can't be pickled.
+    """
+    data, error = _pickled(obj)
+    group, current = process_set_number(process_set), engine()
+    base = current.name("allgather_object", name, group)
+    gathered = current.exchange(base, (data, error), group)
+    for rank, (_, problem) in zip(process_set.ranks, gathered, strict=True):
+        if problem is not None:
+            raise HorovodInternalError(f"allgather_object on rank {rank}: {problem}")
+    return [cloudpickle.loads(part) for part, _ in gathered]
+
+
+def _pickled(obj: Any) -> tuple[bytes, str | None]:
+    try:
+        return cloudpickle.dumps(obj), None
+    except Exception as error:
+        return b"", f"this {type(obj).__name__} can't be pickled: {error}"

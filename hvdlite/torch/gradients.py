@@ -1,0 +1,197 @@
+"""What happens to gradients between backward() and step(): counted, gathered, reduced."""
+
+import operator
+import warnings
+import weakref
+from typing import Any
+
+import torch
+
+from hvdlite.basics import engine, process_set_number
+from hvdlite.process_sets import ProcessSet
+from hvdlite.request import AVERAGE
+from hvdlite.torch import ops
+from hvdlite.torch.buckets import Bucket, make_buckets
+from hvdlite.torch.compression import Compressor, NoneCompressor, _CastCompressor
+from hvdlite.torch.sparse import gather_sparse
+
+
+class GradientSync:
+    """The gradients of one DistributedOptimizer.
+
+    A hook on each parameter counts the backward passes and, after the last one, copies the
+    gradient into its bucket while it is still in the cache. `synchronize` brings in what is
+    missing and reduces the buckets.
+    """
+
+    def __init__(
+        self,
+        param_groups: list[dict[str, Any]],
+        names: dict[int, str],
+        compression: type[Compressor],
+        backward_passes_per_step: int,
+        op: int,
+        predivide_factor: float,
+        sparse_as_dense: bool,
+        process_set: ProcessSet,
+    ):
+        self._groups = param_groups
+        self._names = names
+        self._compression = compression
+        self.backward_passes_per_step = backward_passes_per_step
+        self._op = op
+        self._prescale = 1.0 / predivide_factor
+        self._postscale = predivide_factor
+        self._sparse_as_dense = sparse_as_dense
+        self.process_set = process_set
+        self._passes: dict[torch.Tensor, int] = {}
+        self._bucket_of: dict[int, Bucket] = {}
+        self._buckets: list[Bucket] = []
+        self._layout: list[torch.Tensor] = []
+        self._sparse: set[int] = set()
+        self._hooks: dict[int, Any] = {}
+        self._warned = False
+        self.active = process_set.included() and process_set.size() > 1
+        if self.active:
+            self._meet_engine()
+            self._add_hooks()
+
+    def _meet_engine(self) -> None:
+        self._engine = engine()
+        self._name = self._engine.name("gradients", group=process_set_number(self.process_set))
+
+    # Counting
+
+    def _parameters(self) -> list[torch.Tensor]:
+        return [param for group in self._groups for param in group["params"] if param.requires_grad]
+
+    def _add_hooks(self) -> None:
+        this = weakref.ref(self)
+
+        def hook(param: torch.Tensor) -> None:
+            sync = this()
+            if sync is not None:
+                sync._count(param)
+
+        for param in self._parameters():
+            if id(param) not in self._hooks:
+                handle = param.register_post_accumulate_grad_hook(hook)
+                self._hooks[id(param)] = handle
+
+    def _count(self, param: torch.Tensor) -> None:
+        passes = self._passes.get(param, 0) + 1
+        if passes > self.backward_passes_per_step:
+            raise AssertionError(
+                f"gradients of {self._names.get(id(param), 'a parameter')} were computed more than "
+                f"backward_passes_per_step={self.backward_passes_per_step} times before step(). "
+                "Raise backward_passes_per_step to accumulate gradients"
+            )
+        self._passes[param] = passes
+        if passes == self.backward_passes_per_step:
+            bucket = self._bucket_of.get(id(param))
+            if bucket is not None and not param.grad.is_sparse:
+                bucket.put(param)
+
+    def in_flight(self) -> bool:
+        """Whether there are gradients that await `synchronize`."""
+        return any(n >= self.backward_passes_per_step for n in self._passes.values())
+
+    def forget(self) -> None:
+        """Forget the backward passes counted so far."""
+        self._passes.clear()
+
+    # Reducing
+
+    def synchronize(self, param_groups: list[dict[str, Any]]) -> None:
+        """Reduce all gradients over the ranks; every rank of the set must call it."""
+        self._groups = param_groups  # load_state_dict makes new ones
+        if not self.active:
+            self._passes.clear()
+            return
+        self._warn_of_early_step()
+        if issubclass(self._compression, (NoneCompressor, _CastCompressor)):
+            self._synchronize_buckets()
+        else:
+            self._synchronize_compressed()
+        self._passes.clear()
+
+    def _warn_of_early_step(self) -> None:
+        done = max(self._passes.values(), default=0)
+        if 0 < done < self.backward_passes_per_step and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"step() or synchronize() after {done} of {self.backward_passes_per_step} backward "
+                "passes: each call reduces the gradients. To save time, call it once in "
+                "backward_passes_per_step passes",
+                stacklevel=4,
+            )
+
+    def _synchronize_buckets(self) -> None:
+        group = process_set_number(self.process_set)
+        self._update_layout(group)
+        current = engine()
+        requests = []
+        for i, bucket in enumerate(self._buckets):
+            bucket.fill()
+            request = bucket.request(f"{self._name}.{i}", self._op, self._prescale, self._postscale)
+            requests.append(current.submit(request, group))
+        for request in requests:
+            current.wait(request, group)
+        for bucket in self._buckets:
+            bucket.take()
+        for param in self._layout:
+            if id(param) in self._sparse:
+                self._finish_sparse(param)
+
+    def _update_layout(self, group: int) -> None:
+        """Make the buckets anew where the parameters or the ranks are not those of last time."""
+        params = self._parameters()
+        new_sparse = [
+            i
+            for i, param in enumerate(params)
+            if param.grad is not None and param.grad.is_sparse and id(param) not in self._sparse
+        ]
+        same = len(params) == len(self._layout) and all(map(operator.is_, params, self._layout))
+        if same and not new_sparse and self._engine is engine():
+            return
+        if self._engine is not engine():
+            self._meet_engine()
+        self._add_hooks()  # for parameters that were frozen or not there before
+        # A rank that has not looked anything up can't know that a gradient will be sparse.
+        told = engine().exchange(f"{self._name}.sparse", new_sparse, group)
+        self._sparse.update(id(params[i]) for some in told for i in some)
+        self._layout = params
+        dense = [p for p in params if id(p) not in self._sparse or self._sparse_as_dense]
+        wire = getattr(self._compression, "wire_dtype", None)
+        self._buckets = make_buckets(dense, wire, self._name, group)
+        self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.params}
+
+    def _finish_sparse(self, param: torch.Tensor) -> None:
+        if self._sparse_as_dense:
+            if param.grad is not None:
+                param.grad = param.grad.to_sparse(1)  # what the optimizer was given before
+            return
+        name = self._names.get(id(param), "noname")
+        param.grad = gather_sparse(
+            param.grad, param, f"{self._name}.{name}", self._op == AVERAGE, self.process_set
+        )
+
+    def _synchronize_compressed(self) -> None:
+        """With a Compressor of the user's own: each gradient through its two functions."""
+        params = self._parameters()
+        handles: list[tuple[torch.Tensor, int, Any]] = []
+        for i, param in enumerate(params):
+            if param.grad is None:
+                param.grad = torch.zeros_like(param)
+            small, context = self._compression.compress(param.grad)
+            handle = ops.allreduce_async_(
+                small.contiguous(),
+                name=f"{self._name}.{self._names.get(id(param), i)}",
+                op=self._op,
+                prescale_factor=self._prescale,
+                postscale_factor=self._postscale,
+                process_set=self.process_set,
+            )
+            handles.append((param, handle, context))
+        for param, handle, context in handles:
+            param.grad.copy_(self._compression.decompress(ops.synchronize(handle), context))
