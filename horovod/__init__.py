@@ -17,7 +17,7 @@ from types import ModuleType
 
 from hvdlite._version import __version__
 
-__all__ = ["__version__", "run"]
+__all__ = ["__version__"]
 
 _FRAMEWORKS = ("torch", "tensorflow", "keras")
 # Where a module of Horovod's has another place in hvdlite.
