@@ -67,6 +67,7 @@ class Agreement:
         self._before_post = before_post
         self.pending: dict[str, Request] = {}
         self.round = 0
+        self.at_once = False  # whether the last round needed no exchange of lists
         self._posted: list[Request] | None = None
         self._has_new = False
         self._lists: list[list[Descriptor]] = []  # everybody's calls, where the last round differed
@@ -97,7 +98,8 @@ class Agreement:
         if not self._group.exchange.arrived(self.round):
             return []
         posted, self._posted = self._posted, None
-        if self._group.exchange.equal(self.round):
+        self.at_once = self._group.exchange.equal(self.round)
+        if self.at_once:
             self._lists = []
             for request in posted:
                 del self.pending[request.descriptor.name]
@@ -124,6 +126,10 @@ class Agreement:
         for name, message in errors.items():
             self.pending.pop(name).finish(HorovodInternalError(message))
         return [self.pending.pop(name) for name in names]
+
+    def titles(self) -> list[str]:
+        """The calls that are pending on this rank, as messages name them."""
+        return [request.descriptor.title for request in list(self.pending.values())]
 
     def missing(self, name: str) -> list[int]:
         """The ranks, by their number in the world, that have not asked for the call so far."""

@@ -280,9 +280,6 @@ def rocm_built() -> bool:
 def _note_end(text: str) -> None:
     world = _State.engine.world if is_initialized() else getattr(leave_world, "last", None)
     if world is not None and world.status is not None:
-        broken = world.status.read(world.rank)
-        if broken.state == status.BROKEN:
-            text = f"{broken.text} and then {text}"
         world.status.write(status.GONE, text)
 
 

@@ -18,7 +18,7 @@ from hvdlite.groups import Group
 from hvdlite.reduction import Finish, multiply
 from hvdlite.request import Descriptor, Request
 from hvdlite.stall import StallInspector
-from hvdlite.status import BROKEN, where_in_users_code
+from hvdlite.status import where_in_users_code
 from hvdlite.waiting import Patience
 from hvdlite.world import World
 
@@ -85,6 +85,8 @@ class Engine:
             with self.lock:
                 try:
                     self._progress()
+                    if not request.done:
+                        self.world.status.check(request.descriptor.title, [])
                 except BaseException as error:
                     self._give_up(request, error)
                     raise
@@ -125,7 +127,7 @@ class Engine:
             if waited > 0.005:
                 if inspector is None:
                     inspector = StallInspector(self.world, request, lambda: agreement.missing(name))
-                inspector.look(waited, list(agreement.pending))
+                inspector.look(waited, agreement.titles())
         if inspector is not None:
             inspector.end()
 
@@ -139,8 +141,9 @@ class Engine:
                 self._run(channel, requests)
 
     def _run(self, channel: Channel, requests: list[Request]) -> None:
-        collectives, number = channel.collectives, channel.agreement.round
-        if collectives.run_staged(requests, number):
+        collectives, agreement = channel.collectives, channel.agreement
+        # What was staged before the agreement counts only if all ranks staged the same.
+        if agreement.at_once and collectives.run_staged(requests, agreement.round):
             for request in requests:
                 request.finish()
             return
@@ -228,7 +231,7 @@ class Engine:
                     "hvd.shutdown() and hvd.init() on every rank, or start the program again."
                 )
             if self.world.status.broken_by() is None:
-                self.world.status.write(BROKEN, reason)
+                self.world.status.break_off(reason)
 
 
 def run_alone(request: Request) -> None:

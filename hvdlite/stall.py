@@ -9,7 +9,7 @@ from hvdlite.status import ACTIVE, StatusBoard, where_in_users_code
 from hvdlite.world import World
 
 NOTE_AFTER = 0.1  # seconds of waiting before this rank writes down what it is doing
-_NAMES_SHOWN = 3
+_TITLES_SHOWN = 3
 
 
 class StallInspector:
@@ -62,11 +62,11 @@ class StallInspector:
 
     def describe(self, waited: float, missing: list[int], pending: list[str]) -> str:
         """Which call waits for whom, and what those do instead."""
-        others = [name for name in pending if f"'{name}'" not in self._title]
+        others = [title for title in pending if title != self._title]
         more = ""
         if others:
-            more = f" (and {len(others)} more: {', '.join(others[:_NAMES_SHOWN])}"
-            more += ", ...)" if len(others) > _NAMES_SHOWN else ")"
+            more = f" (and {len(others)} more: {', '.join(others[:_TITLES_SHOWN])}"
+            more += ", ...)" if len(others) > _TITLES_SHOWN else ")"
         if not missing:
             return f"{self._title}{more} has waited for {waited:.0f} s."
         doing = []

@@ -19,8 +19,8 @@ from hvdlite.exceptions import HorovodInternalError
 if TYPE_CHECKING:
     from hvdlite.world import World
 
-ACTIVE, BROKEN, LEFT, GONE = range(4)  # LEFT: by shutdown(); GONE: the process ends
-_STATE, _VERSION, _SINCE, _LENGTH = range(4)  # 64-bit fields at the head of a row
+ACTIVE, LEFT, GONE = range(3)  # LEFT: by shutdown(); GONE: the process ends
+_STATE, _BROKEN, _VERSION, _SINCE, _LENGTH = range(5)  # 64-bit fields at the head of a row
 _HEAD = 64
 ROW_BYTES = 2048
 _TAG = 1
@@ -28,14 +28,20 @@ _LOOK_AT_MESSAGES_EVERY = 0.02
 
 
 class Note:
-    """One rank's last word: its state, a text, and the time of writing (time.monotonic)."""
+    """One rank's last word: its state, a text, and the time of writing (time.monotonic).
 
-    __slots__ = ("state", "text", "since")
+    `broken` says that the rank has given up a wait; the text then tells which and why.
+    """
 
-    def __init__(self, state: int = ACTIVE, text: str = "", since: float = 0.0):
+    __slots__ = ("broken", "since", "state", "text")
+
+    def __init__(
+        self, state: int = ACTIVE, text: str = "", since: float = 0.0, broken: bool = False
+    ):
         self.state = state
         self.text = text
         self.since = since
+        self.broken = broken
 
 
 class StatusBoard:
@@ -54,10 +60,16 @@ class StatusBoard:
         self._sent: list = []
         self._next_look = 0.0
 
-    def write(self, state: int, text: str) -> None:
+    def break_off(self, reason: str) -> None:
+        """Tell all ranks that this one has given up a wait. The reason stays its last word."""
+        self.write(self._notes[self._world.rank].state, reason, broken=True)
+
+    def write(self, state: int, text: str, broken: bool = False) -> None:
         """Tell all ranks this rank's state and what it is doing."""
         me = self._world.rank
-        self._notes[me] = Note(state, text, time.monotonic())
+        if self._notes[me].broken:
+            text, broken = self._notes[me].text, True
+        self._notes[me] = Note(state, text, time.monotonic(), broken)
         if me in self._heads:
             data = text.encode()[: ROW_BYTES - _HEAD]
             head = self._heads[me]
@@ -67,11 +79,12 @@ class StatusBoard:
             head[_LENGTH] = len(data)
             head[_SINCE] = time.monotonic_ns()
             head[_STATE] = state
+            head[_BROKEN] = broken
             shared_memory.fence()
             head[_VERSION] += 1
         self._sent = [request for request in self._sent if not request.Test()]
         for rank in self._elsewhere:
-            note = (self._world.rank, state, text)
+            note = (self._world.rank, state, text, broken)
             self._sent.append(self._world.status_comm.isend(note, dest=rank, tag=_TAG))
 
     def read(self, rank: int) -> Note:
@@ -84,7 +97,8 @@ class StatusBoard:
             version = int(head[_VERSION])
             shared_memory.fence()
             data = bytes(self._texts[rank][: int(head[_LENGTH])])
-            note = Note(int(head[_STATE]), data.decode(errors="replace"), int(head[_SINCE]) / 1e9)
+            text, since = data.decode(errors="replace"), int(head[_SINCE]) / 1e9
+            note = Note(int(head[_STATE]), text, since, bool(head[_BROKEN]))
             shared_memory.fence()
             if version % 2 == 0 and version == int(head[_VERSION]):
                 return note
@@ -97,14 +111,14 @@ class StatusBoard:
         self._next_look = now + _LOOK_AT_MESSAGES_EVERY
         comm = self._world.status_comm
         while comm.Iprobe(tag=_TAG):
-            rank, state, text = comm.recv(tag=_TAG)
-            self._notes[rank] = Note(state, text, time.monotonic())
+            rank, state, text, broken = comm.recv(tag=_TAG)
+            self._notes[rank] = Note(state, text, time.monotonic(), broken)
 
     def broken_by(self) -> tuple[int, str] | None:
         """The rank that gave up a wait, and its reason, if there is one."""
         for rank in self._notes:
             note = self.read(rank)
-            if note.state == BROKEN:
+            if note.broken:
                 return rank, note.text
         return None
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 
 import pytest
+from mpi import Ranks
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -11,6 +12,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if needy and not _gpu_present():
         for item in needy:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+@pytest.fixture(scope="session")
+def ranks():
+    """`ranks(2)` gives two ranks that serve the tests until the end of the session."""
+    pools: dict[int, Ranks] = {}
+
+    def pool(np: int) -> Ranks:
+        return pools.setdefault(np, Ranks(np))
+
+    yield pool
+    for each in pools.values():
+        each.stop()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -96,7 +96,7 @@ class SharedMemoryCollectives(MPICollectives):
 
     def run_staged(self, requests: Sequence[Request], number: int) -> bool:
         staged, self._staged = self._staged, None
-        if staged is None or len(staged) != len(requests):
+        if staged is None:
             return False
         what = requests[0].descriptor
         outputs = [array for request in requests for array in request.outputs]

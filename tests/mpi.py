@@ -1,0 +1,219 @@
+"""The one helper that runs test code on several MPI ranks.
+
+`Ranks(2).run(function, *args)` calls a function of the test's module on every rank and returns
+the results in rank order. The ranks stay up between tests, since starting them costs seconds; a
+failure or a time-out stops them, and the next run starts new ones. `launch` runs a program of its
+own, for tests in which ranks die or need another environment.
+"""
+
+import importlib.util
+import inspect
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Client, Listener
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def mpirun() -> str:
+    """The mpirun of this Python's environment, else the one on the PATH."""
+    beside = Path(sys.executable).with_name("mpirun")
+    return str(beside) if beside.exists() else shutil.which("mpirun")
+
+
+def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
+    env = {
+        **os.environ,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    env.update(extra or {})
+    return env
+
+
+def command(np: int, *program: str) -> list[str]:
+    return [mpirun(), "-n", str(np), "--oversubscribe", "--bind-to", "none", *program]
+
+
+class Outcome:
+    """How a program run by `launch` ended."""
+
+    def __init__(self, returncode: int, stdout: str, stderr: str, seconds: float):
+        self.returncode, self.stdout, self.stderr = returncode, stdout, stderr
+        self.seconds = seconds
+
+    def __repr__(self) -> str:
+        return f"exit code {self.returncode}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
+
+
+def launch(
+    source: str, np: int, timeout: float = 60, env: dict[str, str] | None = None
+) -> Outcome:
+    """Run a Python program, given as text, on `np` ranks under mpirun.
+
+    Raises AssertionError if it has not ended after `timeout` seconds.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "program.py")
+        program.write_text(inspect.cleandoc(source))
+        started = time.monotonic()
+        job = subprocess.Popen(
+            command(np, sys.executable, str(program)),
+            env=environment(env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            out, err = job.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(job.pid, signal.SIGKILL)
+            out, err = job.communicate()
+            raise AssertionError(f"still running after {timeout} s\n{out}\n{err}") from None
+        return Outcome(job.returncode, out, err, time.monotonic() - started)
+
+
+class Ranks:
+    """`np` processes under mpirun that run functions of the tests."""
+
+    def __init__(self, np: int, env: dict[str, str] | None = None):
+        self.np = np
+        self._env = env
+        self._job: subprocess.Popen | None = None
+
+    def run(self, function: Callable[..., Any], *args: Any, timeout: float = 60) -> list[Any]:
+        """Call a module-level function on every rank; its results in rank order.
+
+        Raises AssertionError with every rank's traceback if one of them raises, or what they
+        are doing if they take longer than `timeout` seconds.
+        """
+        if self._job is None:
+            self._start()
+        task = pickle.dumps((inspect.getfile(function), function.__qualname__, args))
+        for pipe in self._pipes:
+            pipe.send_bytes(task)
+        deadline = time.monotonic() + timeout
+        answers = []
+        for rank, pipe in enumerate(self._pipes):
+            if not pipe.poll(max(0.0, deadline - time.monotonic())):
+                where = self.stop(dump=True)
+                raise AssertionError(f"rank {rank} did not end within {timeout} s\n{where}")
+            try:
+                answers.append(pipe.recv())
+            except EOFError:
+                answers.append((False, "the process has ended"))
+        if not all(good for good, _ in answers):
+            self.stop()
+            told = [f"rank {i}:\n{text}" for i, (good, text) in enumerate(answers) if not good]
+            raise AssertionError("\n".join(told))
+        return [result for _, result in answers]
+
+    def _start(self) -> None:
+        self._folder = tempfile.mkdtemp(prefix="ranks-")
+        address = os.path.join(self._folder, "socket")
+        self._output = open(os.path.join(self._folder, "output"), "w+")
+        with Listener(address, backlog=self.np) as listener:
+            self._job = subprocess.Popen(
+                command(self.np, sys.executable, __file__, address),
+                env=environment(self._env),
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            listener._listener._socket.settimeout(60)
+            pipes = [listener.accept() for _ in range(self.np)]
+        self._pipes = [pipe for _, pipe in sorted((pipe.recv(), pipe) for pipe in pipes)]
+
+    def stop(self, dump: bool = False) -> str:
+        """End the ranks; returns what they printed, with `dump` also where each one was."""
+        if self._job is None:
+            return ""
+        for pipe in self._pipes:
+            pipe.close()
+        if dump:
+            for child in _descendants(self._job.pid):
+                os.kill(child, signal.SIGUSR1)
+            time.sleep(1)
+        else:
+            try:
+                self._job.wait(10)
+            except subprocess.TimeoutExpired:
+                pass
+        if self._job.poll() is None:
+            os.killpg(self._job.pid, signal.SIGKILL)
+        for child in _descendants(self._job.pid):
+            os.kill(child, signal.SIGKILL)
+        self._job.wait()
+        self._job = None
+        self._output.seek(0)
+        text = self._output.read()
+        self._output.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return text
+
+
+def _descendants(pid: int) -> list[int]:
+    """The rank processes below an mpirun."""
+    import psutil
+
+    try:
+        children = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return [child.pid for child in children if __file__ in child.cmdline()]
+
+
+def _serve(address: str) -> None:
+    import faulthandler
+
+    faulthandler.register(signal.SIGUSR1)
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    with Client(address) as pipe:
+        pipe.send(rank)
+        while True:
+            try:
+                file, name, args = pickle.loads(pipe.recv_bytes())
+            except EOFError:
+                return
+            try:
+                answer = True, getattr(_module(file), name)(*args)
+            except BaseException:
+                answer = False, traceback.format_exc()
+            try:
+                pipe.send(answer)
+            except OSError:
+                return
+
+
+_modules: dict[str, Any] = {}
+
+
+def _module(file: str) -> Any:
+    if file not in _modules:
+        name = f"on_ranks_{Path(file).stem}"
+        spec = importlib.util.spec_from_file_location(name, file)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        _modules[file] = module
+    return _modules[file]
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT / "tests"))
+    _serve(sys.argv[1])
