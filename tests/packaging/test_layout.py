@@ -1,0 +1,116 @@
+"""Promises about the repository itself: small, documented as it is, arrows in one direction."""
+
+import ast
+import io
+import re
+import subprocess
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def lines_of_code(path: Path) -> int:
+    """Lines that carry code: no blank lines, comments or docstrings."""
+    source = path.read_text()
+    lines: set[int] = set()
+    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in layout and token.string:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
+            lines -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return len(lines)
+
+
+def test_the_runtime_can_be_read_in_an_afternoon():
+    files = python_files("hvdlite")
+    assert len(files) > 20
+    assert sum(map(lines_of_code, files)) <= 5000
+
+
+def test_no_file_is_long():
+    files = python_files("hvdlite", "horovod", "hvdlab", "scripts", "tools", "tests", "benchmarks")
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
+    assert {name: length for name, length in lengths.items() if length > 420} == {}
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("package", ["hvdlab", "scripts", "tests", "benchmarks"])
+def test_the_runtime_needs_none_of_its_users(package):
+    for path in python_files("hvdlite", "horovod"):
+        assert not {name for name in imports(path) if name.split(".")[0] == package}, path
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "keras"])
+def test_a_framework_is_imported_by_its_binding_only(framework):
+    for path in python_files("hvdlite"):
+        if path.relative_to(ROOT).parts[1] not in ("torch", "tensorflow", "keras"):
+            names = {name.split(".")[0] for name in imports(path)}
+            assert framework not in names, path
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/instructor.md"])
+def test_make_commands_on_the_page_exist(page):
+    commands = re.findall(r"\bmake (?!sure)([a-z]+)", (ROOT / page).read_text())
+    assert commands
+    assert set(commands) <= make_targets()
+
+
+def test_make_help_lists_every_target():
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    listed = set(re.findall(r"^  ([a-z]+) ", done.stdout, re.MULTILINE))
+    assert listed == make_targets()
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "labs/README.md"])
+def test_files_named_on_the_page_exist(page):
+    text = (ROOT / page).read_text()
+    links = re.findall(r"\]\(([^)#:]+)\)", text)
+    paths = re.findall(r"\b(?:scripts|docs|tests|tools)/[\w./-]+\w", text)
+    for name in links:
+        assert (ROOT / page).parent.joinpath(name).exists(), name
+    for name in paths:
+        assert (ROOT / name).exists(), name
+
+
+def test_the_conversion_in_the_readme_is_the_one_in_the_scripts():
+    (diff,) = re.findall(r"```diff\n(.*?)```", README, re.DOTALL)
+    before = squeezed("scripts/fashion_mnist_torch.py")
+    after = squeezed("scripts/solutions/fashion_mnist_torch.py")
+    changes = [line for line in diff.splitlines() if line[:1] in "+-" and line[1:].strip()]
+    assert len(changes) > 10
+    for line in changes:
+        text = "".join(line[1:].split("#")[0].split())
+        assert text in (after if line[0] == "+" else before), line
+        if line[0] == "+":
+            assert text not in before, line
+
+
+def squeezed(name: str) -> str:
+    """A file's text without any white space, so that a diff may wrap lines as it likes."""
+    return "".join((ROOT / name).read_text().split())
