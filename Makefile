@@ -31,7 +31,8 @@ lab: install  ## Install, fetch the data, train on 1 and 2 processes, compare
 	@echo "Open the labs with: make jupyter"
 
 jupyter: install  ## Open JupyterLab on labs/
-	@$(BIN)/jupyter lab --ip=127.0.0.1 --notebook-dir=labs $(AS_ROOT) $(JUPYTER_ARGS)
+	@PATH="$(abspath $(BIN)):$$PATH" exec jupyter lab --ip=127.0.0.1 --ServerApp.root_dir=labs \
+	    --LabApp.default_url=/lab/tree/README.md $(AS_ROOT) $(JUPYTER_ARGS)
 
 test: install lint  ## Check the code, then run the tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
