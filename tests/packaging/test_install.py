@@ -1,0 +1,52 @@
+"""tools/install.py, as far as it can be tried without installing anything."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+INSTALL = ROOT / "tools" / "install.py"
+
+
+def install(**variables: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, INSTALL],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_an_old_python_can_read_it_and_so_say_what_is_wrong():
+    ast.parse(INSTALL.read_text(), feature_version=(3, 7))
+
+
+def test_a_wrong_choice_of_mpi_is_named():
+    done = install(VENV=sys.prefix, HVDLITE_MPI="openmpi")
+    assert done.returncode == 1
+    assert done.stderr.strip() == (
+        "HVDLITE_MPI is 'openmpi'; it can be 'wheel' (the default) or 'system'."
+    )
+
+
+def test_a_failing_command_ends_with_a_message_and_no_traceback(tmp_path):
+    not_a_folder = tmp_path / "file"
+    not_a_folder.write_text("")
+    done = install(VENV=str(not_a_folder / "venv"))
+    assert done.returncode != 0
+    assert "Then run make again." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("target", ["", "help"])
+def test_make_alone_installs_nothing_and_lists_the_targets(target):
+    done = subprocess.run(
+        ["make", *target.split()], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0
+    assert "make PYTHON=" in done.stdout
