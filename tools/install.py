@@ -37,7 +37,7 @@ def main():
     if mpi not in ("wheel", "system"):
         stop(f"HVDLITE_MPI is {mpi!r}; it can be 'wheel' (the default) or 'system'.")
     backend = os.environ.get("UV_TORCH_BACKEND") or before.get("torch")
-    backend = backend or ("auto" if has_gpu() else "cpu")
+    backend = backend or backend_for(compute_capability())
     state = {"mpi": mpi, "torch": backend, "root": ROOT, "files": digest()}
     if before == state:
         return say(f"Everything is installed in {os.path.relpath(VENV)}")
@@ -105,9 +105,10 @@ def install_rest(mpi, backend):
     if backend == "cpu":
         # tf-keras asks for the full build of TensorFlow, which would come on top of the small one.
         pip("install", "--no-deps", "tf-keras")
-    elif cuda.startswith("13") and platform.machine() == "x86_64":
-        # TensorFlow brings CUDA 12. Beside a PyTorch of CUDA 12 it shares that one's libraries.
+    elif cuda.startswith("12") and platform.machine() == "x86_64":
         pip("install", "tensorflow[and-cuda]")
+    else:
+        say("TensorFlow will use the CPU: it has no build for this GPU's PyTorch and CUDA")
 
 
 def check_mpi(mpi):
@@ -131,13 +132,25 @@ def check_mpi(mpi):
     say(f"MPI: {found.splitlines()[-1]}")
 
 
-def has_gpu():
-    """Tell whether NVIDIA's driver shows a GPU on this machine."""
+def compute_capability():
+    """Highest compute capability of this machine's NVIDIA GPUs, such as 9.0; 0 without a GPU."""
+    ask = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
     try:
-        listing = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, timeout=60)
+        listing = subprocess.run(ask, stdout=subprocess.PIPE, timeout=60).stdout.decode()
     except (OSError, subprocess.TimeoutExpired):
-        return False
-    return b"GPU 0" in listing.stdout
+        return 0.0
+    return max(map(float, re.findall(r"^\d+\.\d+$", listing, re.MULTILINE)), default=0.0)
+
+
+def backend_for(capability):
+    """The build of PyTorch for a GPU.
+
+    TensorFlow is built for CUDA 12, and pip's libraries of CUDA 12 and 13 overwrite each other:
+    so CUDA 12 for both frameworks, as long as PyTorch has such a build for the GPU.
+    """
+    if not capability:
+        return "cpu"
+    return "cu126" if capability < 10 else "auto"
 
 
 def digest():

@@ -1,6 +1,7 @@
 """tools/install.py, as far as it can be tried without installing anything."""
 
 import ast
+import importlib.util
 import os
 import subprocess
 import sys
@@ -41,6 +42,16 @@ def test_a_failing_command_ends_with_a_message_and_no_traceback(tmp_path):
     assert done.returncode != 0
     assert "Then run make again." in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("capability", "backend"), [(0.0, "cpu"), (7.0, "cu126"), (9.0, "cu126"), (12.0, "auto")]
+)
+def test_both_frameworks_get_the_same_cuda(capability, backend):
+    module = importlib.util.spec_from_file_location("install", INSTALL)
+    loaded = importlib.util.module_from_spec(module)
+    module.loader.exec_module(loaded)
+    assert loaded.backend_for(capability) == backend
 
 
 @pytest.mark.parametrize("target", ["", "help"])
