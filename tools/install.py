@@ -201,7 +201,10 @@ def pip(command, *arguments):
 
 def run(command):
     """Run a command; if it fails, stop with its exit code."""
-    code = subprocess.call(command)
+    # Some sites send all of pip's installations to the home folder; these belong into VENV.
+    elsewhere = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")
+    environment = {name: value for name, value in os.environ.items() if name not in elsewhere}
+    code = subprocess.call(command, env=dict(environment, PIP_USER="0"))
     if code != 0:
         stop(f"This failed: {' '.join(command)}\nThe reason is above. Then run make again.", code)
 
