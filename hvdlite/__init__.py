@@ -27,6 +27,8 @@ from hvdlite.basics import (
     rocm_built,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from hvdlite.process_sets import ProcessSet, global_process_set
 
@@ -56,4 +58,6 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]

@@ -15,6 +15,7 @@ from hvdlite.groups import Group
 from hvdlite.process_sets import ProcessSet, as_process_set, global_process_set
 from hvdlite.request import Descriptor, Request
 from hvdlite.settings import Settings
+from hvdlite.timeline import Timeline
 from hvdlite.world import World, abort_world, connect, leave_world
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def init(
                 sys.excepthook = _end_job_on_error(sys.excepthook)
         for process_set in process_sets or []:
             add_process_set(process_set)
+        if world.settings.timeline:
+            start_timeline(world.settings.timeline, world.settings.timeline_mark_cycles)
 
 
 def shutdown() -> None:
@@ -64,6 +67,7 @@ def shutdown() -> None:
     with _State.lock:
         if not is_initialized():
             return
+        stop_timeline()
         world = _State.engine.world
         if world.status is not None:
             world.status.write(status.LEFT, "has called shutdown()")
@@ -205,6 +209,27 @@ def _meet(why: str, number: int = 0) -> None:
     current.wait(request, number)
 
 
+# Timeline
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Write the timeline of all collectives from now on to a file; only rank 0 does.
+
+    A file that can't be written is told of on stderr, and the program goes on.
+    """
+    stop_timeline()
+    if rank() == 0:
+        timeline = Timeline(file_path, mark_cycles)
+        engine().timeline = timeline if timeline.active else None
+
+
+def stop_timeline() -> None:
+    """Close the timeline's file; does nothing if there is none."""
+    timeline, engine().timeline = engine().timeline, None
+    if timeline is not None:
+        timeline.stop()
+
+
 # What this installation can do
 
 
@@ -286,6 +311,8 @@ def _note_end(text: str) -> None:
 def _at_exit() -> None:
     if _State.pid != os.getpid():
         return  # a forked child that runs its parent's exit handlers
+    if is_initialized():
+        stop_timeline()
     world = _State.engine.world if is_initialized() else getattr(leave_world, "last", None)
     if world is None or world.status is None:
         return

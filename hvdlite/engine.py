@@ -6,6 +6,8 @@ one request moves all pending requests of this process along, in every group.
 
 import math
 import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from hvdlite.reduction import Finish, multiply
 from hvdlite.request import Descriptor, Request
 from hvdlite.stall import StallInspector
 from hvdlite.status import where_in_users_code
+from hvdlite.timeline import Timeline
 from hvdlite.waiting import Patience
 from hvdlite.world import World
 
@@ -41,6 +44,7 @@ class Engine:
         self.world = world
         self.lock = threading.RLock()
         self.broken: str | None = None
+        self.timeline: Timeline | None = None
         self._counters: dict[tuple[str, int], int] = {}
         self.channels: dict[int, Channel] = {}
         if world.comm is not None:
@@ -72,11 +76,13 @@ class Engine:
         """
         channel = self.channels.get(group)
         if channel is None:
-            run_alone(request)
+            self._run_alone(request)
             return request
         with self.lock:
             self._check_broken()
             channel.agreement.add(request)
+            if self.timeline:
+                self.timeline.negotiate(request)
         return request
 
     def poll(self, request: Request) -> bool:
@@ -131,6 +137,14 @@ class Engine:
         if inspector is not None:
             inspector.end()
 
+    def _run_alone(self, request: Request) -> None:
+        if self.timeline:
+            self.timeline.negotiate(request)
+            self.timeline.agreed([request], [], [])
+        run_alone(request)
+        if self.timeline:
+            self.timeline.finished(request)
+
     # Progress
 
     def _progress(self) -> None:
@@ -142,39 +156,55 @@ class Engine:
 
     def _run(self, channel: Channel, requests: list[Request]) -> None:
         collectives, agreement = channel.collectives, channel.agreement
+        if self.timeline:
+            posted_at = channel.group.exchange.posted_at(agreement.round)
+            self.timeline.agreed(requests, posted_at, channel.group.ranks)
         # What was staged before the agreement counts only if all ranks staged the same.
-        if agreement.at_once and collectives.run_staged(requests, agreement.round):
-            for request in requests:
-                request.finish()
-            return
-        for batch in fusion.plan(requests, self.world.settings.fusion_threshold):
-            self._run_batch(channel, batch)
-        collectives.end_round()
+        if agreement.at_once and collectives.staged:
+            with self._activity(requests, f"{collectives.name.upper()}_ALLREDUCE"):
+                collectives.run_staged(requests, agreement.round)
+        else:
+            for batch in fusion.plan(requests, self.world.settings.fusion_threshold):
+                run = getattr(self, f"_run_{batch[0].descriptor.kind}")
+                run(channel, batch)
         for request in requests:
             request.finish()
+            if self.timeline:
+                self.timeline.finished(request)
 
-    def _run_batch(self, channel: Channel, batch: list[Request]) -> None:
-        run = getattr(self, f"_run_{batch[0].descriptor.kind}")
-        run(channel, batch)
+    @contextmanager
+    def _recorded(self, requests: list[Request], activity: str) -> Iterator[None]:
+        self.timeline.begin(requests, activity)
+        yield
+        self.timeline.end(requests)
+
+    def _activity(self, requests: list[Request], name: str) -> AbstractContextManager:
+        """Shows in the timeline, if there is one, that a part of the work is going on."""
+        return self._recorded(requests, name) if self.timeline else _nothing
 
     def _run_allreduce(self, channel: Channel, batch: list[Request]) -> None:
         what = batch[0].descriptor
         finish = Finish(what.op, what.postscale, channel.group.size)
+        moving = f"{channel.collectives.name.upper()}_ALLREDUCE"
         if batch[0].rows is not None:
             multiply(batch[0].rows[channel.group.index], what.prescale)
-            channel.collectives.allreduce_rows(batch[0].rows, what.op, finish)
+            with self._activity(batch, moving):
+                channel.collectives.allreduce_rows(batch[0].rows, what.op, finish)
             return
         inputs = [array for request in batch for array in request.inputs]
         outputs = [array for request in batch for array in request.outputs]
         buffer = outputs[0]
         if len(outputs) > 1:
             buffer = np.empty(sum(len(array) for array in outputs), dtype=outputs[0].dtype)
-        if len(outputs) > 1 or inputs[0] is not buffer:
-            fusion.pack(inputs, buffer)
-        multiply(buffer, what.prescale)
-        channel.collectives.allreduce(buffer, what.op, finish)
+        with self._activity(batch, "MEMCPY_IN_FUSION_BUFFER"):
+            if len(outputs) > 1 or inputs[0] is not buffer:
+                fusion.pack(inputs, buffer)
+            multiply(buffer, what.prescale)
+        with self._activity(batch, moving):
+            channel.collectives.allreduce(buffer, what.op, finish)
         if len(outputs) > 1:
-            fusion.unpack(buffer, outputs)
+            with self._activity(batch, "MEMCPY_OUT_FUSION_BUFFER"):
+                fusion.unpack(buffer, outputs)
 
     def _run_broadcast(self, channel: Channel, batch: list[Request]) -> None:
         (request,) = batch
@@ -232,6 +262,9 @@ class Engine:
                 )
             if self.world.status.broken_by() is None:
                 self.world.status.break_off(reason)
+
+
+_nothing = nullcontext()
 
 
 def run_alone(request: Request) -> None:

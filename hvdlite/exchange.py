@@ -14,7 +14,7 @@ from hvdlite import shared_memory
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_ROUND, _SIGNALS, _SLOT = 0, 1, 2  # 64-bit fields of a row; two slots follow
+_ROUND, _SIGNALS, _SLOT, _TIME = 0, 1, 2, 4  # 64-bit fields of a row; slots and times are two
 ROW_BYTES = 64
 
 
@@ -33,6 +33,7 @@ class SharedExchange:
         """Show `value` in round `number`; what was written before is visible with it."""
         fields, mine = self._fields, self._mine
         fields[mine + _SLOT + (number & 1)] = value
+        fields[mine + _TIME + (number & 1)] = time.monotonic_ns()
         shared_memory.fence()
         fields[mine + _ROUND] = number
 
@@ -55,6 +56,10 @@ class SharedExchange:
         """The indices of the ranks that have not yet shown a value in the round."""
         fields = self._fields
         return [i for i, s in enumerate(self._starts) if fields[s + _ROUND] < number]
+
+    def posted_at(self, number: int) -> list[int]:
+        """When each rank showed its value (time.monotonic_ns), if the clock is common."""
+        return [self._fields[start + _TIME + (number & 1)] for start in self._starts]
 
     def wanted(self, number: int) -> bool:
         """Whether another rank has already begun the round."""
@@ -109,6 +114,9 @@ class MessageExchange:
         if self._request is None:
             return []
         return [i for i in range(self._comm.size) if i != self._comm.rank]
+
+    def posted_at(self, number: int) -> list[int]:
+        return []
 
     def wanted(self, number: int) -> bool:
         return time.monotonic() - self._arrived_at > self.REPEAT_AFTER

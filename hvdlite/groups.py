@@ -74,7 +74,7 @@ class Group:
         return gathered
 
     def allgather_object(self, item: Any) -> list[Any]:
-        """Every rank's object, in rank order. For messages between runtimes, not for users' data."""
+        """Every rank's object, in rank order; for the runtime's own messages."""
         data = np.frombuffer(pickle.dumps(item), dtype=np.uint8)
         counts = self.allgather_numbers(np.array([len(data)]))[:, 0]
         gathered = np.empty(int(counts.sum()), dtype=np.uint8)

@@ -76,6 +76,7 @@ class Request:
         "error",
         "inputs",
         "item",
+        "members",
         "nbytes",
         "outputs",
         "result",
@@ -88,6 +89,7 @@ class Request:
         inputs: Sequence[np.ndarray] = (),
         outputs: Sequence[np.ndarray] = (),
         item: Any = None,
+        members: Sequence[str] = (),
         rows: Sequence[np.ndarray] | None = None,
     ):
         self.descriptor = descriptor
@@ -95,6 +97,7 @@ class Request:
         self.outputs = outputs
         self.item = item  # what a kind needs beside arrays: numbers of rows, an object
         self.rows = rows  # every rank's buffer, where the tensor lives in shared memory
+        self.members = members  # the tensors that the timeline shows, if not the call itself
         self.nbytes = sum(array.nbytes for array in inputs)
         self.result: Any = None
         self.error: Exception | None = None

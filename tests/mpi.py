@@ -58,9 +58,7 @@ class Outcome:
         return f"exit code {self.returncode}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
 
 
-def launch(
-    source: str, np: int, timeout: float = 60, env: dict[str, str] | None = None
-) -> Outcome:
+def launch(source: str, np: int, timeout: float = 60, env: dict[str, str] | None = None) -> Outcome:
     """Run a Python program, given as text, on `np` ranks under mpirun.
 
     Raises AssertionError if it has not ended after `timeout` seconds.

@@ -18,6 +18,7 @@ class Collectives(Protocol):
     """
 
     name: str
+    staged: bool  # whether the last `stage` has put the data of all its calls into place
 
     def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
         """Reduce `buffer` in place over all ranks; bit-equal on all of them afterwards."""
@@ -47,8 +48,5 @@ class Collectives(Protocol):
         An algorithm may already put the data where the others will find it.
         """
 
-    def run_staged(self, requests: Sequence[Request], number: int) -> bool:
-        """Finish the calls from what was staged; False if nothing had been staged for them."""
-
-    def end_round(self) -> None:
-        """Called after the data of a round has moved, if it was not staged."""
+    def run_staged(self, requests: Sequence[Request], number: int) -> None:
+        """Finish the calls of a round from what all ranks have staged for it."""

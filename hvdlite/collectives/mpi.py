@@ -16,6 +16,7 @@ class MPICollectives:
     """Works on every network and for every group; the fall-back for all that others can't do."""
 
     name = "mpi"
+    staged = False
 
     def __init__(self, group: Group):
         from mpi4py import MPI
@@ -97,10 +98,7 @@ class MPICollectives:
     def stage(self, requests: Sequence[Request], number: int) -> None:
         pass
 
-    def run_staged(self, requests: Sequence[Request], number: int) -> bool:
-        return False
-
-    def end_round(self) -> None:
+    def run_staged(self, requests: Sequence[Request], number: int) -> None:
         pass
 
     @staticmethod

@@ -34,7 +34,6 @@ class SharedMemoryCollectives(MPICollectives):
         super().__init__(group)
         self._stages = [stage.rows for stage in stages]
         self._views: dict[tuple, list[np.ndarray]] = {}
-        self._staged: list[Request] | None = None
 
     @classmethod
     def create(cls, group: Group) -> "SharedMemoryCollectives | None":
@@ -57,6 +56,7 @@ class SharedMemoryCollectives(MPICollectives):
             self._reduce_slice(rows, op, finish)
             self.group.sync("allreduce")
             self._collect(rows, piece)
+        self.group.sync("allreduce")  # the stage is free again
 
     def allreduce_rows(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
         mine = slices(len(rows[0]), self.group.size)[self.group.index]
@@ -70,13 +70,10 @@ class SharedMemoryCollectives(MPICollectives):
                     row[piece] = total
         self.group.sync("allreduce")
 
-    def end_round(self) -> None:
-        self.group.sync()
-
     # Small tensors
 
     def stage(self, requests: Sequence[Request], number: int) -> None:
-        self._staged = None
+        self.staged = False
         what = requests[0].descriptor
         if what.kind != "allreduce" or sum(r.nbytes for r in requests) > STAGE_BYTES:
             return
@@ -92,12 +89,9 @@ class SharedMemoryCollectives(MPICollectives):
             return
         rows = self._rows(number & 1, arrays[0].dtype, sum(len(array) for array in arrays))
         pack(arrays, rows[self.group.index], what.prescale)
-        self._staged = list(requests)
+        self.staged = True
 
-    def run_staged(self, requests: Sequence[Request], number: int) -> bool:
-        staged, self._staged = self._staged, None
-        if staged is None:
-            return False
+    def run_staged(self, requests: Sequence[Request], number: int) -> None:
         what = requests[0].descriptor
         outputs = [array for request in requests for array in request.outputs]
         total = sum(len(array) for array in outputs)
@@ -110,7 +104,7 @@ class SharedMemoryCollectives(MPICollectives):
                 result = np.empty(total, dtype=outputs[0].dtype)
                 reduce_into(result, rows, what.op, finish)
                 unpack(result, outputs)
-            return True
+            return
         self._reduce_slice(rows, what.op, finish)
         self.group.sync("allreduce")
         if len(outputs) == 1:
@@ -119,7 +113,6 @@ class SharedMemoryCollectives(MPICollectives):
             result = np.empty(total, dtype=outputs[0].dtype)
             self._collect(rows, result)
             unpack(result, outputs)
-        return True
 
     # Parts
 

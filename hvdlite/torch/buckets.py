@@ -97,13 +97,20 @@ class Bucket:
             else:
                 param.grad.copy_(view)
 
-    def request(self, name: str, op: int, prescale: float, postscale: float) -> Request:
-        """The allreduce of the whole buffer."""
+    def request(
+        self,
+        name: str,
+        op: int,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        members: Sequence[str] = (),
+    ) -> Request:
+        """The allreduce of the whole buffer; `members` names its gradients."""
         dtype = numpy_dtype(self.dtype)
         what = Descriptor(
             "allreduce", name, op, dtype.name, self.shapes, -1, prescale, postscale, "cpu"
         )
-        return Request(what, (self.flat,), (self.flat,), rows=self.rows)
+        return Request(what, (self.flat,), (self.flat,), rows=self.rows, members=members)
 
     def allocation(self, name: str) -> Request:
         """The request for the buffer's memory, for which the ranks must agree on the shapes."""

@@ -133,7 +133,9 @@ class GradientSync:
         requests = []
         for i, bucket in enumerate(self._buckets):
             bucket.fill()
-            request = bucket.request(f"{self._name}.{i}", self._op, self._prescale, self._postscale)
+            name = f"{self._name}.{i}"
+            members = self._member_names(bucket) if current.timeline else ()
+            request = bucket.request(name, self._op, self._prescale, self._postscale, members)
             requests.append(current.submit(request, group))
         for request in requests:
             current.wait(request, group)
@@ -142,6 +144,9 @@ class GradientSync:
         for param in self._layout:
             if id(param) in self._sparse:
                 self._finish_sparse(param)
+
+    def _member_names(self, bucket: Bucket) -> list[str]:
+        return [f"allreduce.{self._names.get(id(param), 'noname')}" for param in bucket.params]
 
     def _update_layout(self, group: int) -> None:
         """Make the buckets anew where the parameters or the ranks are not those of last time."""

@@ -55,7 +55,8 @@ def _call_of(handle: int) -> _Call:
 def poll(handle: int) -> bool:
     """Whether the call is done, so that `synchronize` won't wait. Moves calls along."""
     call = _call_of(handle)
-    return all([engine().poll(request) for request in call.requests])
+    done = [engine().poll(request) for request in call.requests]
+    return all(done)
 
 
 def synchronize(handle: int) -> Any:

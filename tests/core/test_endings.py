@@ -1,0 +1,164 @@
+"""How a job ends when a rank ends: soon, with one clear message, and nothing left behind."""
+
+import psutil
+import pytest
+from mpi import launch
+
+START = """
+import os, signal, sys, time
+import torch
+import hvdlite.torch as hvd
+hvd.init()
+rank = hvd.rank()
+print("pid", os.getpid(), flush=True)
+hvd.allreduce(torch.ones(2))
+"""
+
+
+def _run(body: str, np: int = 2, env: dict[str, str] | None = None):
+    outcome = launch(START + body, np, timeout=50, env=env)
+    pids = [int(line.split()[1]) for line in outcome.stdout.splitlines() if line.startswith("pid")]
+    assert len(pids) == np, outcome
+    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    assert not alive, outcome
+    return outcome
+
+
+@pytest.mark.parametrize("np", [2, 3])
+def test_an_uncaught_error_ends_all_ranks(np):
+    outcome = _run(
+        """
+if rank == 1:
+    raise KeyError("no such layer")
+hvd.allreduce(torch.ones(2), name="gradient")
+""",
+        np,
+    )
+    assert outcome.returncode == 1, outcome
+    assert "KeyError: 'no such layer'" in outcome.stderr, outcome
+    assert "allreduce 'gradient' can't finish: rank 1 ended with KeyError" in outcome.stderr
+
+
+def test_an_error_also_ends_ranks_that_never_ask():
+    outcome = _run(
+        """
+if rank == 1:
+    raise KeyError("no such layer")
+while True:
+    time.sleep(1)
+"""
+    )
+    assert outcome.returncode == 1, outcome
+    assert "KeyError: 'no such layer'" in outcome.stderr, outcome
+
+
+def test_the_exit_code_of_sys_exit_is_kept():
+    outcome = _run(
+        """
+if rank == 1:
+    sys.exit(3)
+time.sleep(0.5)
+"""
+    )
+    assert outcome.returncode == 3, outcome
+
+
+def test_a_killed_rank_ends_the_job():
+    outcome = _run(
+        """
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+hvd.allreduce(torch.ones(2))
+"""
+    )
+    assert outcome.returncode == 128 + 9, outcome
+
+
+def test_a_rank_that_ends_early_is_named():
+    outcome = _run(
+        """
+if rank == 0:
+    hvd.allreduce(torch.ones(2), name="one too many")
+"""
+    )
+    assert outcome.returncode == 1, outcome
+    assert "allreduce 'one too many' can't finish: rank 1 has ended its program" in outcome.stderr
+    assert "early stopping" in outcome.stderr
+
+
+def test_an_interrupt_ends_a_wait_on_all_ranks_and_they_can_go_on():
+    outcome = _run(
+        """
+import threading
+def interrupt():
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGINT)
+caught = "nothing"
+try:
+    if rank == 0:
+        threading.Thread(target=interrupt).start()
+        hvd.allreduce(torch.ones(2), name="stuck")
+    else:
+        hvd.broadcast(torch.ones(2), 0, name="other")
+except KeyboardInterrupt:
+    caught = "interrupt"
+except hvd.HorovodInternalError as error:
+    caught = str(error)
+hvd.shutdown()
+hvd.init()
+total = hvd.allreduce(torch.ones(2), op=hvd.Sum)[0].item()
+print(f"rank {rank} caught {caught} and then got {total}", flush=True)
+"""
+    )
+    assert outcome.returncode == 0, outcome
+    assert "rank 0 caught interrupt and then got 2.0" in outcome.stdout, outcome
+    assert "rank 1 caught rank 0 was interrupted in allreduce 'stuck' at" in outcome.stdout, outcome
+    assert "program.py" in outcome.stdout and "hvd.init() on every rank" in outcome.stdout
+
+
+def test_many_new_starts_in_one_process():
+    outcome = _run(
+        """
+for i in range(50):
+    hvd.shutdown()
+    hvd.init()
+    assert hvd.allreduce(torch.ones(3), op=hvd.Sum)[0] == 2
+print("held", len(os.listdir("/proc/self/fd")), flush=True)
+"""
+    )
+    assert outcome.returncode == 0, outcome
+    held = [int(line.split()[1]) for line in outcome.stdout.splitlines() if "held" in line]
+    assert max(held) < 200, outcome
+
+
+def test_init_costs_no_processor_time_and_changes_no_threads():
+    outcome = _run(
+        """
+before = time.process_time()
+threads = torch.get_num_threads()
+time.sleep(2)
+print("idle", time.process_time() - before, flush=True)
+import threading
+print("threads", threading.active_count(), torch.get_num_threads() == threads, flush=True)
+""",
+        env={"OMP_NUM_THREADS": "2"},
+    )
+    assert outcome.returncode == 0, outcome
+    idle = [float(line.split()[1]) for line in outcome.stdout.splitlines() if "idle" in line]
+    assert max(idle) < 0.2, outcome  # processor time, of 2 s
+    assert outcome.stdout.count("threads 1 True") == 2, outcome
+
+
+def test_a_long_wait_does_not_use_the_core():
+    outcome = _run(
+        """
+if rank == 1:
+    time.sleep(3)
+before = time.process_time()
+hvd.allreduce(torch.ones(2))
+print("busy", time.process_time() - before, flush=True)
+"""
+    )
+    busy = [float(line.split()[1]) for line in outcome.stdout.splitlines() if "busy" in line]
+    assert max(busy) < 1.0, outcome  # processor time of rank 0's wait of 3 s
