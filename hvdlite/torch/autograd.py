@@ -73,7 +73,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce a tensor over all ranks into a new one; see `allreduce_async_`. Differentiable."""
-    ops._check_tensor(tensor, "allreduce")
+    ops.check_tensor(tensor, "allreduce")
     return grouped_allreduce(
         [tensor], average, name, compression, op, prescale_factor, postscale_factor, process_set
     )[0]
@@ -91,7 +91,7 @@ def grouped_allreduce(
 ) -> list[torch.Tensor]:
     """`allreduce` for several tensors at once. Differentiable."""
     options = {
-        "op": ops._operation(average, op),
+        "op": ops.operation(average, op),
         "prescale_factor": prescale_factor,
         "postscale_factor": postscale_factor,
         "process_set": process_set,
@@ -142,8 +142,7 @@ def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """All ranks' tensors, joined along the first dimension. Differentiable."""
-    ops._check_tensor(tensor, "allgather")
-    return _Allgather.apply(process_set, name, tensor)[0]
+    return grouped_allgather([tensor], name, process_set)[0]
 
 
 def grouped_allgather(
@@ -152,6 +151,8 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """`allgather` for several tensors at once. Differentiable."""
+    for tensor in tensors:
+        ops.check_has_rows(tensor, "allgather")
     return list(_Allgather.apply(process_set, name, *tensors))
 
 

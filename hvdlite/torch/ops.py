@@ -79,7 +79,7 @@ def _member_names(base: str, count: int) -> list[str]:
 # Allreduce
 
 
-def _operation(average: bool | None, op: int | None) -> int:
+def operation(average: bool | None, op: int | None) -> int:
     """The reduction from `op` and its old spelling `average`; both at once is an error."""
     if average is None:
         return Average if op is None else op
@@ -93,7 +93,7 @@ def _operation(average: bool | None, op: int | None) -> int:
     return Average if average else Sum
 
 
-def _check_tensor(tensor: Any, kind: str) -> None:
+def check_tensor(tensor: Any, kind: str) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{kind} takes a torch.Tensor, not {type(tensor).__name__}: {tensor!r:.60}")
     if tensor.layout is not torch.strided:
@@ -113,7 +113,7 @@ def _allreduce(
     number = _group(process_set)
     requests, hosts = [], []
     for tensor, output, name in zip(tensors, outputs, names, strict=True):
-        _check_tensor(tensor, "allreduce")
+        check_tensor(tensor, "allreduce")
         dtype = numpy_dtype(tensor.dtype)
         check_op(op, dtype, "allreduce")
         device = tensor.device.type
@@ -157,7 +157,7 @@ def allreduce_async_(
     `prescale_factor` is applied before the reduction and `postscale_factor` after it.
     """
     name = engine().name("allreduce", name, _group(process_set))
-    op = _operation(average, op)
+    op = operation(average, op)
     return _allreduce(
         (tensor,), (tensor,), (name,), op, prescale_factor, postscale_factor, process_set
     )
@@ -173,10 +173,10 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like `allreduce_async_`, but the result is a new tensor."""
-    _check_tensor(tensor, "allreduce")
+    check_tensor(tensor, "allreduce")
     output = torch.empty_like(tensor, requires_grad=False, memory_format=torch.contiguous_format)
     name = engine().name("allreduce", name, _group(process_set))
-    op = _operation(average, op)
+    op = operation(average, op)
     return _allreduce(
         (tensor,), (output,), (name,), op, prescale_factor, postscale_factor, process_set
     )
@@ -220,7 +220,7 @@ def _grouped_allreduce(
     tensors, outputs, average, name, op, prescale_factor, postscale_factor, process_set
 ) -> int:
     names = _member_names(engine().name("allreduce", name, _group(process_set)), len(tensors))
-    op = _operation(average, op)
+    op = operation(average, op)
     return _allreduce(
         tensors,
         outputs,
@@ -256,13 +256,13 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like `broadcast_async_`, but the result is a new tensor."""
-    _check_tensor(tensor, "broadcast")
+    check_tensor(tensor, "broadcast")
     output = tensor.detach().clone(memory_format=torch.contiguous_format)
     return _broadcast(output, output, root_rank, name, process_set)
 
 
 def _broadcast(tensor, output, root_rank, name, process_set) -> int:
-    _check_tensor(tensor, "broadcast")
+    check_tensor(tensor, "broadcast")
     number = _group(process_set)
     if root_rank not in process_set.ranks:
         raise ValueError(
@@ -320,10 +320,15 @@ def grouped_allgather_async(
     return _start(requests, number, lambda: [finish() for finish in finishers])
 
 
-def _allgather(tensor, name, process_set) -> tuple[list[Request], int, Callable]:
-    _check_tensor(tensor, "allgather")
+def check_has_rows(tensor: Any, kind: str) -> None:
+    """Raise ValueError for a tensor without a first dimension, TypeError for no tensor."""
+    check_tensor(tensor, kind)
     if tensor.dim() == 0:
-        raise ValueError("allgather: a tensor without dimensions can't be joined; use t.view(1)")
+        raise ValueError(f"{kind}: a tensor without dimensions has no rows; use t.view(1)")
+
+
+def _allgather(tensor, name, process_set) -> tuple[list[Request], int, Callable]:
+    check_has_rows(tensor, "allgather")
     row_shape = tuple(tensor.shape[1:])
     what = Descriptor(
         "allgather",

@@ -1,0 +1,230 @@
+"""Waits: warnings of the stall inspector, fusion's messages, workers of a DataLoader."""
+
+from mpi import launch
+
+START = """
+import os, time
+import torch
+import hvdlite.torch as hvd
+hvd.init()
+rank = hvd.rank()
+hvd.barrier()
+"""
+
+
+def _stalled(body: str, **env: str):
+    outcome = launch(START + body, 2, timeout=60, env=env)
+    assert outcome.returncode == 0, outcome
+    return [line for line in outcome.stderr.splitlines() if "has waited" in line]
+
+
+LATE = """
+if rank == 1:
+    time.sleep(2.2)
+hvd.allreduce(torch.ones(2), name="loss")
+"""
+
+
+def test_a_late_rank_is_told_at_sane_intervals():
+    told = _stalled(LATE, HOROVOD_STALL_CHECK_TIME_SECONDS="0.8")
+    assert 1 <= len(told) <= 3
+    assert "allreduce 'loss' has waited for 1 s for rank 1: rank 1 is not in a" in told[0]
+
+
+def test_the_stall_check_can_be_turned_off():
+    env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.8", "HOROVOD_STALL_CHECK_DISABLE": "1"}
+    assert _stalled(LATE, **env) == []
+
+
+def test_a_barrier_and_the_lowest_rank_can_be_late_too():
+    body = """
+if rank == 0:
+    time.sleep(2)
+hvd.barrier()
+"""
+    told = _stalled(body, HOROVOD_STALL_CHECK_TIME_SECONDS="0.8")
+    assert told and "for rank 0" in told[0]
+
+
+def test_of_many_waiting_tensors_a_few_are_named():
+    body = """
+if rank == 1:
+    time.sleep(2)
+handles = [hvd.allreduce_async(torch.ones(2), name=f"t{i}") for i in range(200)]
+for handle in handles:
+    hvd.synchronize(handle)
+"""
+    told = _stalled(body, HOROVOD_STALL_CHECK_TIME_SECONDS="0.8")
+    assert "allreduce 't0' (and 199 more: allreduce 't1', allreduce 't2', " in told[0]
+    assert len(told[0]) < 300
+
+
+def test_after_the_shutdown_time_all_ranks_end_with_an_error():
+    outcome = launch(
+        START + LATE,
+        2,
+        env={
+            "HOROVOD_STALL_CHECK_TIME_SECONDS": "0.5",
+            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "1",
+        },
+    )
+    assert outcome.returncode == 1, outcome
+    assert "given up after 1 s" in outcome.stderr, outcome
+
+
+def _fusion(threshold: int) -> tuple[int, list[float]]:
+    """How many collectives 300 tensors of three dtypes in turn need, and their sums."""
+    import os
+
+    import torch
+
+    import hvdlite.torch as hvd
+    from hvdlite import basics
+
+    os.environ["HOROVOD_FUSION_THRESHOLD"] = str(threshold)
+    hvd.shutdown()
+    hvd.init()
+    collectives = basics.engine().channels[0].collectives
+    calls = []
+    for method in ("allreduce", "run_staged"):
+        run = getattr(collectives, method)
+
+        def counted(*args, run=run):
+            calls.append(1)
+            return run(*args)
+
+        setattr(collectives, method, counted)
+    dtypes = [torch.float32, torch.float64, torch.int32]
+    tensors = [torch.full((10,), i).to(dtypes[i % 3]) for i in range(300)]
+    handles = [hvd.allreduce_async_(tensor, op=hvd.Sum) for tensor in tensors]
+    sums = [hvd.synchronize(handle)[9].item() for handle in handles]
+    del os.environ["HOROVOD_FUSION_THRESHOLD"]
+    hvd.shutdown()
+    return len(calls), sums
+
+
+def test_fusion_makes_few_collectives_of_many_tensors(ranks):
+    expected = [2 * i for i in range(300)]
+    for threshold, most in ((64 << 20, 3), (1 << 40, 3), (1000, 40), (0, 300)):
+        for calls, sums in ranks(2).run(_fusion, threshold):
+            assert sums == expected
+            assert calls <= most
+    assert calls == 300  # threshold 0: none together
+
+
+def _accumulating_saves_collectives() -> int:
+    import torch
+
+    import hvdlite.torch as hvd
+    from hvdlite import basics
+
+    hvd.init()
+    collectives = basics.engine().channels[0].collectives
+    calls = []
+    run = collectives.allreduce_rows
+    collectives.allreduce_rows = lambda *args: (calls.append(1), run(*args))
+    model = torch.nn.Linear(3, 3)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), backward_passes_per_step=40
+    )
+    for _ in range(2):
+        for _ in range(40):
+            model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    collectives.allreduce_rows = run
+    return len(calls)
+
+
+def test_forty_backward_passes_need_one_reduction(ranks):
+    assert ranks(2).run(_accumulating_saves_collectives) == [2, 2]
+
+
+LOADER = """
+import sys
+import torch
+import hvdlite.torch as hvd
+
+
+class Squares(torch.utils.data.Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        assert hvd.is_initialized() is (sys.argv[1] == "fork")
+        return i, i * i
+
+
+if __name__ == "__main__":
+    hvd.init()
+    sampler = torch.utils.data.DistributedSampler(Squares(), hvd.size(), hvd.rank())
+    loader = torch.utils.data.DataLoader(
+        Squares(), 4, sampler=sampler, num_workers=2, multiprocessing_context=sys.argv[1]
+    )
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        seen = []
+        for numbers, squares in loader:
+            assert torch.equal(numbers * numbers, squares)
+            seen += numbers.tolist()
+            hvd.allreduce(torch.ones(2))
+            if epoch == 1:
+                break
+        every = sorted(sum(hvd.allgather_object(seen), []))
+        assert epoch == 1 or every == list(range(40)), every
+    print("finished", flush=True)
+"""
+
+
+def _loader(method: str, tmp_path) -> None:
+    import subprocess
+    import sys
+
+    import mpi
+
+    program = tmp_path / "loader.py"
+    program.write_text(LOADER)
+    done = subprocess.run(
+        mpi.command(2, sys.executable, str(program), method),
+        env=mpi.environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("finished") == 2
+    assert done.stderr.strip() == ""  # no warning of MPI's about fork either
+
+
+def test_dataloader_workers_by_fork(tmp_path):
+    _loader("fork", tmp_path)
+
+
+def test_dataloader_workers_by_forkserver(tmp_path):
+    _loader("forkserver", tmp_path)
+
+
+def test_dataloader_workers_by_spawn(tmp_path):
+    _loader("spawn", tmp_path)
+
+
+def test_a_forked_child_makes_no_collective_and_ends_alone():
+    outcome = launch(
+        START
+        + """
+child = os.fork()
+if child == 0:
+    try:
+        hvd.allreduce(torch.ones(2))
+    except hvd.HorovodInternalError as error:
+        print("refused:", error, flush=True)
+    raise SystemExit(7)
+_, code = os.waitpid(child, 0)
+print("child", os.waitstatus_to_exitcode(code), flush=True)
+print("sum", hvd.allreduce(torch.ones(2), op=hvd.Sum)[0].item(), flush=True)
+""",
+        2,
+    )
+    assert outcome.returncode == 0, outcome
+    assert outcome.stdout.count("only the rank itself can make collective calls") == 2
+    assert outcome.stdout.count("child 7") == 2 and outcome.stdout.count("sum 2.0") == 2
