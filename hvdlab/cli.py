@@ -65,3 +65,40 @@ def data(
         raise fail(str(error)) from None
     if require_full and not complete:
         raise fail("not every data set is complete")
+
+
+@app.command()
+def compare(
+    script: Annotated[Path, typer.Argument(help="The training script.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="After --: arguments for the script.")
+    ] = None,
+    np: Annotated[
+        str | None,
+        typer.Option("--np", help="Numbers of processes: 1,2,4. Default: 1 and the GPUs."),
+    ] = None,
+    epochs: Annotated[int, typer.Option(help="Epochs of each run; the first warms up.")] = 3,
+    max_repeats: Annotated[
+        int, typer.Option(help="Runs are repeated up to so often where the spread asks for it.")
+    ] = 2,
+    again: Annotated[bool, typer.Option("--again", help="Run anew what was run before.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the plot and the JSON file.")] = Path(
+        "results"
+    ),
+) -> None:
+    """Train with 1 and with several processes and compare: time, speed-up, accuracy.
+
+    A run that was done before with the same script, arguments, versions and machine is not
+    done again. The script must take --epochs, --threads and --log-dir.
+    """
+    import signal
+
+    from .compare.command import run
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the jobs as Ctrl-C does
+    try:
+        run(script, np, epochs, arguments or [], max_repeats, again, out)
+    except KeyboardInterrupt:
+        raise fail("interrupted; the jobs were ended", 130) from None
+    except RuntimeError as error:
+        raise fail(str(error)) from None

@@ -1,0 +1,152 @@
+"""Run a training script with one and with several processes, and compare honestly.
+
+from hvdlab.compare import compare
+result = compare("scripts/solutions/fashion_mnist_torch.py", np=[1, 2], epochs=3)
+result.show()               # table and notes
+result.figure()             # shown by a notebook
+result.save("results")      # compare.png and compare.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from . import cache, report
+from .analysis import Run, spread_hides
+from .job import CompareError, Job, run
+from .machine import cores, describe, gpus, versions
+
+__all__ = ["CompareError", "Comparison", "Job", "compare", "default_np", "run"]
+
+
+@dataclass
+class Comparison:
+    """Runs of one script that differ in the number of processes."""
+
+    script: Path
+    np: list[int]
+    runs: list[Run] = field(default_factory=list)
+    machine: dict[str, object] = field(default_factory=describe)
+    packages: dict[str, str] = field(default_factory=versions)
+
+    @property
+    def baseline(self) -> Run:
+        """One process with as many threads as each process of the other runs."""
+        return next(run for run in self.runs if run.job.np == 1 and not run.reference)
+
+    @property
+    def references(self) -> list[Run]:
+        """One process with all cores, where that is another run than the baseline."""
+        return [run for run in self.runs if run.reference]
+
+    def show(self, console: Console | None = None) -> None:
+        """Print the table and what it allows to be said."""
+        console = console or Console()
+        console.print(report.table(self))
+        for note in report.notes(self):
+            console.print(f"- {note}", markup=False, highlight=False)
+
+    def figure(self):
+        """Speed and accuracy as a matplotlib figure."""
+        return report.figure(self)
+
+    def save(self, folder: str | os.PathLike[str], name: str = "compare") -> tuple[Path, Path]:
+        """Write the figure and all the numbers; returns the paths of the two files.
+
+        Raises:
+            CompareError: the folder can't be written.
+        """
+        plot, numbers = Path(folder) / f"{name}.png", Path(folder) / f"{name}.json"
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            self.figure().savefig(plot, dpi=150)
+            numbers.write_text(json.dumps(report.as_json(self), indent=1) + "\n")
+        except OSError as error:
+            raise CompareError(f"{folder} can't be written ({error.strerror or error})") from None
+        return plot, numbers
+
+
+def default_np() -> list[int]:
+    """1, and as many as there are GPUs; without a GPU 1 and 2."""
+    return sorted({1, len(gpus()) or 2})
+
+
+def compare(
+    script: str | os.PathLike[str],
+    np: Sequence[int] | None = None,
+    epochs: int = 3,
+    arguments: Sequence[str] = (),
+    max_repeats: int = 2,
+    again: bool = False,
+) -> Comparison:
+    """Train with each number of processes and gather the figures.
+
+    One process always runs: with the threads that each process has in the largest run (the
+    baseline), and, on a CPU, with all cores (the reference). Where the spread leaves the
+    answer open, the runs are repeated. Runs done before on this machine are not done again.
+
+    Args:
+        script: takes --epochs, --threads and --log-dir, and writes epochs.jsonl there.
+        np: numbers of processes; default_np() by default.
+        epochs: passes over the data in each run; the first of them is left out as warm-up.
+        arguments: passed on to the script.
+        max_repeats: how often a run is done at most.
+        again: run everything anew.
+
+    Raises:
+        CompareError: the script is missing, a number makes no sense, or a job failed.
+    """
+    path = Path(script).resolve()
+    if not path.is_file():
+        raise CompareError(f"there is no script {script}")
+    counts = sorted({1, *(np or default_np())})
+    if counts[0] < 1 or epochs < 1 or max_repeats < 1:
+        raise CompareError("processes, epochs and repeats are numbers from 1 on")
+    threads = max(1, cores() // counts[-1])
+    result = Comparison(path, counts)
+    for count in counts:
+        job = Job(path, count, threads, epochs, tuple(arguments))
+        result.runs.append(Run(job))
+        _once_more(result.runs[-1], again)
+    on_cpu = result.baseline.last.get("device", "cpu") == "cpu"
+    if on_cpu and cores() > threads:
+        # Two epochs give its speed; there is no need to train it to the end.
+        job = Job(path, 1, cores(), min(epochs, 2), tuple(arguments))
+        result.runs.insert(1, Run(job, reference=True))
+        _once_more(result.runs[1], again)
+    while len(result.baseline.repeats) < max_repeats:
+        open_runs = _open(result)
+        if not open_runs:
+            break
+        # The baseline runs again too: whatever else the machine does then, both meet it.
+        for one in [result.baseline, *open_runs]:
+            _once_more(one, again)
+    return result
+
+
+def _open(result: Comparison) -> list[Run]:
+    """The runs that should be repeated: noisy, or not to be told from the baseline."""
+    noisy_base = result.baseline.is_noisy
+    return [
+        run
+        for run in result.runs
+        if run is not result.baseline
+        and (
+            noisy_base or run.is_noisy or (not run.reference and spread_hides(run, result.baseline))
+        )
+    ]
+
+
+def _once_more(one: Run, again: bool) -> None:
+    name = cache.key(one.job, len(one.repeats))
+    epochs = None if again else cache.load(name)
+    if epochs is None:
+        epochs = run(one.job)
+        cache.store(name, epochs)
+    one.repeats.append(epochs)

@@ -1,0 +1,149 @@
+"""Run one training job through horovodrun, watch its epochs, leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from ..progress import bar
+from . import machine
+
+Epoch = dict[str, object]
+GRACE_S = 15.0
+
+
+class CompareError(RuntimeError):
+    """A comparison can't be made; the text says why, with the job's own words."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run: a script on `np` processes with `threads` CPU threads each.
+
+    The script takes --epochs, --threads and --log-dir, and writes a line of JSON for each
+    epoch into epochs.jsonl in that folder.
+    """
+
+    script: Path
+    np: int
+    threads: int
+    epochs: int
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The job in words, such as "2 processes x 1 thread"."""
+        processes = "1 process" if self.np == 1 else f"{self.np} processes"
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        return f"{processes} x {threads}"
+
+    def command(self, log_dir: str) -> list[str]:
+        """The command line that runs it."""
+        launcher = [sys.executable, "-m", "hvdlite.launch", "-np", str(self.np)]
+        options = [f"--epochs={self.epochs}", f"--threads={self.threads}", f"--log-dir={log_dir}"]
+        return [*launcher, sys.executable, str(self.script), *options, *self.arguments]
+
+
+def run(job: Job, on_epoch: Callable[[Epoch], None] | None = None) -> list[Epoch]:
+    """Run the job to its end, with a progress bar over its epochs.
+
+    Args:
+        on_epoch: called with each epoch's record as it is written.
+
+    Returns:
+        The records of epochs.jsonl; others_cpu in them is the share of the machine's
+        processors that other programs took meanwhile, 0 to 1.
+
+    Raises:
+        CompareError: the job failed or reported nothing. Holds its command and its output.
+    """
+    with tempfile.TemporaryDirectory(prefix="hvdlab-compare-") as folder:
+        log, output = Path(folder, "epochs.jsonl"), Path(folder, "output.txt")
+        command = job.command(folder)
+        epochs: list[Epoch] = []
+        load = machine.OtherLoad()
+        with output.open("wb") as stream, bar(job.epochs, job.title, unit="epoch") as progress:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that Ctrl-C comes here first, once
+            )
+            try:
+                while True:
+                    ended = process.poll() is not None
+                    for epoch in _read(log)[len(epochs) :]:
+                        epochs.append(epoch)
+                        progress.set_postfix_str(_in_short(epoch), refresh=False)
+                        progress.update(1)
+                        if on_epoch:
+                            on_epoch(epoch)
+                    if ended:
+                        break
+                    time.sleep(0.1)
+            finally:
+                _end(process)
+        if process.returncode != 0 or not epochs:
+            raise CompareError(_story(command, process.returncode, output, job))
+        others = load.share()
+        return [{**epoch, "others_cpu": others} for epoch in epochs]
+
+
+def _read(log: Path) -> list[Epoch]:
+    """The whole lines of the log; the last one may still be in the writing."""
+    try:
+        text = log.read_text()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def _in_short(epoch: Epoch) -> str:
+    return f"{epoch['images_per_second']:,.0f} images/s, accuracy {epoch['accuracy']:.3f}"
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End the job and everything that it started: politely, then firmly."""
+    if process.poll() is not None:
+        return
+    try:
+        family = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        family = []
+    for way in (signal.SIGINT, signal.SIGTERM):
+        process.send_signal(way)
+        try:
+            process.wait(GRACE_S)
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    else:
+        process.kill()
+        process.wait()
+    _, alive = psutil.wait_procs(family, timeout=3)
+    for one in alive:
+        one.kill()
+    psutil.wait_procs(alive, timeout=3)
+
+
+def _story(command: list[str], code: int, output: Path, job: Job) -> str:
+    lines = output.read_text(errors="replace").splitlines()
+    skipped = [f"... {len(lines) - 60} lines before ..."] if len(lines) > 60 else []
+    what = (
+        f"the job with {job.title} failed with exit code {code}"
+        if code
+        else f"the job with {job.title} ended well, but wrote no epochs.jsonl into --log-dir"
+    )
+    shown = "\n".join(f"  | {line}" for line in [*skipped, *lines[-60:]])
+    return f"{what}\n  command: {shlex.join(command)}\n  its output:\n{shown}"

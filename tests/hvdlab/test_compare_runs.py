@@ -1,0 +1,187 @@
+"""Real jobs through horovodrun: compared, kept, failing and interrupted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOLUTION = ROOT / "scripts/solutions/fashion_mnist_torch.py"
+LIMIT = 240
+
+# Writes what a training script writes, in no time.
+QUICK = """
+import argparse, json, os, time
+parser = argparse.ArgumentParser()
+for name in ("--epochs", "--threads"):
+    parser.add_argument(name, type=int)
+parser.add_argument("--log-dir")
+parser.add_argument("--fail", action="store_true")
+parser.add_argument("--sleep", type=float, default=0)
+args = parser.parse_args()
+import hvdlite
+hvdlite.init()
+if hvdlite.rank() == 0:
+    for epoch in range(args.epochs):
+        record = dict(epoch=epoch + 1, seconds=1.0, images=100, images_per_second=100.0,
+                      loss=0.1, accuracy=0.5, is_warmup=epoch == 0, batch_size=10,
+                      learning_rate=0.1, device="cpu")
+        with open(os.path.join(args.log_dir, "epochs.jsonl"), "a") as log:
+            log.write(json.dumps(record) + "\\n")
+    with open(os.environ["TRACE"], "a") as trace:
+        trace.write(f"{hvdlite.size()} {args.threads} {args.epochs} {os.getpid()}\\n")
+time.sleep(args.sleep)
+if args.fail and hvdlite.size() == 2 and hvdlite.rank() == 1:
+    raise SystemExit("rank 1 ran out of luck")
+hvdlite.shutdown()
+"""
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return Bench(tmp_path)
+
+
+class Bench:
+    """Runs `hvdlab compare` with a cache of its own for results; the data is the user's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.trace = folder / "trace"
+        self.script = folder / "quick.py"
+        self.script.write_text(QUICK)
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "TRACE": str(self.trace),
+            "COLUMNS": "120",
+        }
+
+    def start(self, *arguments: object, **environment: str) -> subprocess.Popen:
+        """Start the command."""
+        text = "from hvdlab.cli import app; app()"
+        return subprocess.Popen(
+            [sys.executable, "-c", text, "compare", *map(str, arguments)],
+            env={**self.environment, **environment},
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: object, **environment: str) -> tuple[str, str, int]:
+        """Run the command to its end: stdout, stderr, exit status."""
+        process = self.start(*arguments, **environment)
+        try:
+            out, err = process.communicate(timeout=LIMIT)
+        finally:
+            process.kill()
+        return out, err, process.returncode
+
+    def ran(self) -> list[list[str]]:
+        """Size, threads, epochs and process of every job that really ran."""
+        return [line.split() for line in self.trace.read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_real_training_is_compared(bench, full_sets):
+    folder = full_sets["fashion-mnist"].folder
+    out, err, code = bench.run(
+        SOLUTION, "--np", "1,2", "--epochs", 2, "--max-repeats", 1, "--", "--limit", 640,
+        "--no-cuda", HVDLITE_DATA_DIR=str(folder),
+    )  # fmt: skip
+    assert code == 0, err
+    for word in ("warm-up", "images/s", "speed-up", "efficiency", "2 processes x 1 thread"):
+        assert word in out
+    assert "2 processes x 1 thread: 100%" in err
+    assert (bench.folder / "results/compare.png").read_bytes().startswith(b"\x89PNG")
+    runs = json.loads((bench.folder / "results/compare.json").read_text())["runs"]
+    assert [run["processes"] for run in runs if not run["is_reference"]] == [1, 2]
+    for run in runs:
+        first = run["repeats"][0][0]
+        assert first["is_warmup"] and first["images"] == 640
+        assert first["processes"] == run["processes"] and first["threads"] == run["threads"]
+        assert first["learning_rate"] == pytest.approx(0.02 * run["processes"])
+        assert not first["is_sample"]
+
+
+def test_done_runs_are_not_done_again(bench):
+    arguments = (bench.script, "--np", "1,2", "--epochs", 3, "--max-repeats", 1)
+    _, err, code = bench.run(*arguments)
+    assert code == 0, err
+    count = len(bench.ran())
+    cores = len(os.sched_getaffinity(0))
+    share = max(1, cores // 2)
+    expected = {("1", str(share), "3"), ("2", str(share), "3")}
+    expected |= {("1", str(cores), "2")} if cores > share else set()
+    assert {tuple(job[:3]) for job in bench.ran()} == expected
+    out, err, code = bench.run(*arguments)
+    assert code == 0 and "steady" in out
+    assert len(bench.ran()) == count, "nothing ran a second time"
+    bench.run(*arguments, "--again")
+    assert len(bench.ran()) == 2 * count
+    bench.script.write_text(QUICK + "\n# changed\n")
+    bench.run(*arguments)
+    assert len(bench.ran()) == 3 * count
+    bench.run(*arguments, HOROVOD_FUSION_THRESHOLD="1024")
+    assert len(bench.ran()) == 4 * count
+
+
+def test_open_questions_are_asked_again(bench):
+    out, err, code = bench.run(bench.script, "--np", "1,2", "--epochs", 3, "--max-repeats", 2)
+    assert code == 0, err
+    sizes = [job[0] for job in bench.ran() if job[2] == "3"]
+    assert sizes == ["1", "2", "1", "2"], "equal speeds: both runs are repeated once"
+    assert "no conclusion" in out
+
+
+def test_failing_job_tells_its_own_story(bench):
+    out, err, code = bench.run(bench.script, "--np", "1,2", "--epochs", 1, "--", "--fail")
+    assert code == 1
+    assert "the job with 2 processes x" in err and "failed with exit code" in err
+    assert "hvdlite.launch -np 2" in err and str(bench.script) in err
+    assert "rank 1 ran out of luck" in err
+    assert "Traceback" not in err
+
+
+def test_script_that_reports_nothing(bench):
+    bench.script.write_text("print('I just print')")
+    _, err, code = bench.run(bench.script, "--np", "1")
+    assert code == 1 and "wrote no epochs.jsonl" in err and "I just print" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere.py",), "there is no script nowhere.py"),
+        (("quick.py", "--np", "two"), "--np takes numbers such as 1,2,4, not 'two'"),
+        (("quick.py", "--np", "0,1"), "numbers from 1 on"),
+        (("quick.py", "--epochs", "0"), "numbers from 1 on"),
+    ],
+)
+def test_mistakes_get_one_clear_message(bench, arguments, message):
+    out, err, code = bench.run(*arguments)
+    assert code == 1 and message in err and len(err.splitlines()) == 1 and out == ""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_leaves_no_process(bench, how):
+    process = bench.start(bench.script, "--np", "2", "--", "--sleep", 120)
+    deadline = time.monotonic() + LIMIT
+    while not bench.trace.exists() or not bench.trace.read_text().endswith("\n"):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert any(int(job[3]) == one.pid for job in bench.ran() for one in family)
+    process.send_signal(how)
+    _, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 130 and "interrupted" in err and "Traceback" not in err
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
