@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
-from hvdlite.request import AVERAGE, MAX, MIN, OP_NAMES, PRODUCT, SUM
+from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, OP_NAMES, PRODUCT, SUM
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 HALVES = (np.dtype(np.float16), BFLOAT16)
@@ -23,6 +23,10 @@ BLOCK_BYTES = 1 << 17  # a block's operands stay in the core's own cache
 
 def check_op(op: int, dtype: np.dtype, title: str) -> None:
     """Raise ValueError if `op` has no meaning for the dtype."""
+    if op == ADASUM and title == "allreduce":
+        if dtype.kind != "f" and dtype not in HALVES:
+            raise ValueError(f"{title}: Adasum is defined for floating-point tensors, not {dtype}")
+        return
     if op not in UFUNCS:
         known = ", ".join(OP_NAMES[known] for known in UFUNCS)
         raise ValueError(f"{title}: op={op!r} is none of {known}")
@@ -87,7 +91,8 @@ def reduce_into(
 ) -> None:
     """out = finish(parts[0] op parts[1] op ...), in this order, block by block.
 
-    All arrays are flat, of one length and dtype. `out` may be one of the parts.
+    All arrays are flat and of one length, the parts of one dtype, which is that of `out` or, for
+    halves, also its accumulator. `out` may be one of the parts.
     """
     ufunc, dtype = UFUNCS[op], accumulator(out.dtype)
     block = BLOCK_BYTES // out.itemsize
@@ -99,7 +104,7 @@ def reduce_into(
         target = out[piece]
         total = target if scratch is None else scratch[: len(target)]
         pieces = [part[piece] for part in parts]
-        if dtype != out.dtype:
+        if pieces[0].dtype != dtype:
             pieces = [part.astype(dtype) for part in pieces]
         if len(pieces) == 1:
             total = pieces[0]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 MIB = 1 << 20
-ALGORITHMS = ("auto", "shm", "mpi", "ring")
+ALGORITHMS = ("auto", "shm", "mpi", "ring", "ps", "hierarchical")
 
 
 def _number(env: Mapping[str, str], name: str, default: float) -> float:
@@ -43,6 +43,8 @@ class Settings:
             raise ValueError(
                 f"HVDLITE_ALLREDUCE={allreduce!r}: choose one of {', '.join(ALGORITHMS)}"
             )
+        if allreduce == "auto" and _switch(env, "HOROVOD_HIERARCHICAL_ALLREDUCE"):
+            allreduce = "hierarchical"
         warning = _number(env, "HOROVOD_STALL_CHECK_TIME_SECONDS", 60)
         if _switch(env, "HOROVOD_STALL_CHECK_DISABLE"):
             warning = 0

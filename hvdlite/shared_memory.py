@@ -42,9 +42,13 @@ def _reserve(fd: int, start: int, nbytes: int) -> bool:
 
 
 class Segment:
-    """`rows[i]` is rank i's row: an array of bytes that every rank of the host can use."""
+    """`rows[i]` is rank i's row: an array of bytes that every rank of the host can use.
 
-    def __init__(self, memory: mmap.mmap, nrows: int, row_bytes: int):
+    `index` is the row of this rank.
+    """
+
+    def __init__(self, memory: mmap.mmap, nrows: int, row_bytes: int, index: int):
+        self.index = index
         self.row_bytes = row_bytes
         self.memory = memory
         stride = len(memory) // nrows
@@ -77,7 +81,7 @@ def allocate(comm: "MPI.Intracomm", row_bytes: int, limit: int = 1 << 62) -> Seg
             return None
         _in_use += size
         weakref.finalize(memory, _give_back, size)
-        return Segment(memory, comm.size, row_bytes)
+        return Segment(memory, comm.size, row_bytes, comm.rank)
     finally:
         if fd >= 0:
             os.close(fd)

@@ -1,12 +1,25 @@
 """How bytes move: one file, one algorithm, all with the interface of `base.Collectives`."""
 
 from hvdlite.collectives.base import Collectives
+from hvdlite.collectives.hierarchical import HierarchicalCollectives
 from hvdlite.collectives.mpi import MPICollectives
+from hvdlite.collectives.parameter_server import ParameterServerCollectives
 from hvdlite.collectives.ring import RingCollectives
 from hvdlite.collectives.shm import SharedMemoryCollectives
 from hvdlite.groups import Group
 
 __all__ = ["Collectives", "choose"]
+
+# Those that work for every group, so that the one asked for is the one that is used.
+_ANYWHERE = {
+    kind.name: kind
+    for kind in (
+        MPICollectives,
+        RingCollectives,
+        ParameterServerCollectives,
+        HierarchicalCollectives,
+    )
+}
 
 
 def choose(group: Group) -> Collectives:
@@ -15,13 +28,17 @@ def choose(group: Group) -> Collectives:
     All ranks of the group must call it together.
     """
     algorithm = group.world.settings.allreduce
-    if algorithm == "ring":
-        return RingCollectives(group)
-    if algorithm != "mpi" and group.shared:
+    if algorithm in _ANYWHERE:
+        return _ANYWHERE[algorithm](group)
+    if group.shared:
         shared = SharedMemoryCollectives.create(group)
         if shared is not None:
             return shared
-    if algorithm in ("auto", "shm") and set(group.ranks) <= set(group.world.host_ranks):
+    hosts = [set(host) & set(group.ranks) for host in group.world.hosts]
+    hosts = [host for host in hosts if host]
+    if len(hosts) > 1 and max(len(host) for host in hosts) > 1:
+        return HierarchicalCollectives(group)
+    if len(hosts) == 1:
         group.world.warn_once(
             "shared memory can't be had here (see docs/architecture.md), so the ranks exchange "
             "messages instead, which is slower"

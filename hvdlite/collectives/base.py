@@ -7,6 +7,7 @@ import numpy as np
 
 from hvdlite.reduction import Finish
 from hvdlite.request import Request
+from hvdlite.shared_memory import Segment
 
 
 class Collectives(Protocol):
@@ -24,7 +25,7 @@ class Collectives(Protocol):
         """Reduce `buffer` in place over all ranks; bit-equal on all of them afterwards."""
 
     def allreduce_rows(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
-        """The same where row i, in shared memory, is rank i's buffer."""
+        """The same where the buffers are the rows of a segment that `allocate` has given."""
 
     def broadcast(self, buffer: np.ndarray, root: int) -> None:
         """Overwrite `buffer` with that of the rank of index `root`."""
@@ -41,6 +42,9 @@ class Collectives(Protocol):
         self, data: np.ndarray, counts: Sequence[int], op: int, finish: Finish
     ) -> np.ndarray:
         """Reduce `data` over all ranks and keep this rank's stretch of counts[index] elements."""
+
+    def allocate(self, row_bytes: int) -> Segment | None:
+        """Shared memory with a row for each rank of this host; None, on all ranks, without it."""
 
     def stage(self, requests: Sequence[Request], number: int) -> None:
         """Called before round `number` with the calls that this rank offers in it.

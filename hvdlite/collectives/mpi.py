@@ -1,12 +1,17 @@
 """The MPI library's own collectives, non-blocking, so that a wait can be interrupted."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hvdlite.groups import Group
 from hvdlite.reduction import Finish, accumulator, check_op
 from hvdlite.request import AVERAGE, MAX, MIN, PRODUCT, SUM, Request
+from hvdlite.shared_memory import Segment
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 # MPI counts are C ints, and some libraries are slow or wrong near their limit.
 LARGEST_COUNT = 1 << 30
@@ -76,13 +81,8 @@ class MPICollectives:
         requests = []
         for rank in range(self.group.size):
             into = received[arrivals[rank] : arrivals[rank] + receive_counts[rank]]
-            sent = data[starts[rank] : starts[rank] + send_counts[rank]]
-            for start in range(0, into.nbytes, LARGEST_COUNT):
-                piece = into.view(np.uint8)[start : start + LARGEST_COUNT]
-                requests.append(self.comm.Irecv(piece, source=rank))
-            for start in range(0, sent.nbytes, LARGEST_COUNT):
-                piece = sent.view(np.uint8)[start : start + LARGEST_COUNT]
-                requests.append(self.comm.Isend(piece, dest=rank))
+            requests += self.receive(into, rank)
+            requests += self.send(data[starts[rank] : starts[rank] + send_counts[rank]], rank)
         for request in requests:
             self.group.wait_request(request, "alltoall")
         return received
@@ -100,6 +100,22 @@ class MPICollectives:
 
     def run_staged(self, requests: Sequence[Request], number: int) -> None:
         pass
+
+    def allocate(self, row_bytes: int) -> Segment | None:
+        return None
+
+    def send(self, data: np.ndarray, to: int) -> list["MPI.Request"]:
+        """Start to send an array to one rank, in as many messages as it takes."""
+        return [self.comm.Isend(piece, dest=to) for piece in self._messages(data)]
+
+    def receive(self, into: np.ndarray, source: int) -> list["MPI.Request"]:
+        """Start to receive what `send` sends; the array tells how much that is."""
+        return [self.comm.Irecv(piece, source=source) for piece in self._messages(into)]
+
+    @staticmethod
+    def _messages(array: np.ndarray) -> list[np.ndarray]:
+        data = array.view(np.uint8)
+        return [data[i : i + LARGEST_COUNT] for i in range(0, len(data), LARGEST_COUNT)]
 
     @staticmethod
     def _starts(counts: Sequence[int]) -> list[int]:

@@ -50,7 +50,6 @@ class RingCollectives(MPICollectives):
     def _pass_on(self, chunk: np.ndarray, incoming: np.ndarray) -> None:
         """Send a chunk to the right neighbour while one arrives from the left."""
         rank, size = self.group.index, self.group.size
-        receive = self.comm.Irecv(incoming.view(np.uint8), source=(rank - 1) % size)
-        send = self.comm.Isend(chunk.view(np.uint8), dest=(rank + 1) % size)
-        self.group.wait_request(receive, "ring allreduce")
-        self.group.wait_request(send, "ring allreduce")
+        requests = self.receive(incoming, (rank - 1) % size) + self.send(chunk, (rank + 1) % size)
+        for request in requests:
+            self.group.wait_request(request, "ring allreduce")

@@ -18,7 +18,7 @@ from hvdlite.collectives.mpi import MPICollectives
 from hvdlite.fusion import pack, plan, slices, unpack
 from hvdlite.groups import Group
 from hvdlite.reduction import Finish, check_op, reduce_into
-from hvdlite.request import Request
+from hvdlite.request import ADASUM, Request
 
 STAGE_BYTES = 1 << 19
 # Up to this size it is cheaper that each rank reduces the whole tensor than to wait once more.
@@ -26,7 +26,7 @@ REDUCE_ALONE_BYTES = 1 << 15
 
 
 class SharedMemoryCollectives(MPICollectives):
-    """Reductions in shared memory; the other collectives are MPI's."""
+    """Reductions and allgather in shared memory; the other collectives are MPI's."""
 
     name = "shm"
 
@@ -70,6 +70,50 @@ class SharedMemoryCollectives(MPICollectives):
                     row[piece] = total
         self.group.sync("allreduce")
 
+    def allocate(self, row_bytes: int) -> shared_memory.Segment | None:
+        return self.group.allocate(row_bytes)
+
+    # The two halves of an allreduce
+
+    def reducescatter(
+        self, data: np.ndarray, counts: Sequence[int], op: int, finish: Finish
+    ) -> np.ndarray:
+        check_op(op, data.dtype, "reducescatter")
+        size, index = self.group.size, self.group.index
+        block = STAGE_BYTES // data.itemsize // size
+        starts = self._starts(counts)
+        out = np.empty(counts[index], dtype=data.dtype)
+        # Each chunk has a block of every rank's stretch, so that all have work to do.
+        for number, done in enumerate(range(0, max(counts), block)):
+            rows = self._rows(number & 1, data.dtype, block * size)
+            for rank, (start, count) in enumerate(zip(starts, counts, strict=True)):
+                piece = data[start + done : start + min(done + block, count)]
+                rows[index][rank * block :][: len(piece)] = piece
+            self.group.sync("reducescatter")
+            mine = out[done : done + block]
+            parts = [row[index * block :][: len(mine)] for row in rows]
+            reduce_into(mine, parts, op, finish)
+        self.group.sync("reducescatter")
+        return out
+
+    def allgather(self, part: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        block = STAGE_BYTES // part.itemsize
+        gathered = np.empty(sum(counts), dtype=part.dtype)
+        stretches = [
+            gathered[start : start + count]
+            for start, count in zip(self._starts(counts), counts, strict=True)
+        ]
+        for number, done in enumerate(range(0, max(counts), block)):
+            rows = self._rows(number & 1, part.dtype, block)
+            piece = part[done : done + block]
+            rows[self.group.index][: len(piece)] = piece
+            self.group.sync("allgather")
+            for row, stretch in zip(rows, stretches, strict=True):
+                piece = stretch[done : done + block]
+                piece[:] = row[: len(piece)]
+        self.group.sync("allgather")
+        return gathered
+
     # Small tensors
 
     def stage(self, requests: Sequence[Request], number: int) -> None:
@@ -77,7 +121,7 @@ class SharedMemoryCollectives(MPICollectives):
         what = requests[0].descriptor
         if what.kind != "allreduce" or sum(r.nbytes for r in requests) > STAGE_BYTES:
             return
-        if any(r.rows is not None for r in requests):
+        if any(r.rows is not None or r.descriptor.op == ADASUM for r in requests):
             return
         if (
             len(requests) > 1
