@@ -23,7 +23,9 @@ BLOCK_BYTES = 1 << 17  # a block's operands stay in the core's own cache
 
 def check_op(op: int, dtype: np.dtype, title: str) -> None:
     """Raise ValueError if `op` has no meaning for the dtype."""
-    if op == ADASUM and title == "allreduce":
+    if op == ADASUM:
+        if title != "allreduce":
+            raise NotImplementedError(f"{title}: op=Adasum is for allreduce on its own")
         if dtype.kind != "f" and dtype not in HALVES:
             raise ValueError(f"{title}: Adasum is defined for floating-point tensors, not {dtype}")
         return
