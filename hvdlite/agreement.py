@@ -40,31 +40,60 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 def resolve(
     lists: Sequence[Sequence[Descriptor]], ranks: Sequence[int]
-) -> tuple[list[str], dict[str, str]]:
+) -> tuple[list[Descriptor], dict[str, str]]:
     """Decide from all ranks' pending calls; every rank comes to the same decision.
 
-    Returns the names of the calls to run, in rank 0's order, and for each name on which the
-    ranks disagree the message of its error.
+    A rank that has joined goes along with whatever the others have all asked for.
+    Returns the calls to run, in the order of the first rank that has not joined, and for each
+    name on which the ranks disagree the message of its error.
     """
-    by_name = [{descriptor.name: descriptor for descriptor in calls} for calls in lists]
+    joined = [rank for rank, calls in zip(ranks, lists, strict=True) if _has_joined(calls)]
+    active = [rank for rank in ranks if rank not in joined]
+    if not active:  # all have: the joins themselves are what is left to run
+        active, joined = joined, []
+    by_name = [
+        {descriptor.name: descriptor for descriptor in calls}
+        for rank, calls in zip(ranks, lists, strict=True)
+        if rank in active
+    ]
     run, errors = [], {}
     for name in by_name[0]:
         if not all(name in calls for calls in by_name):
             continue
         descriptors = [calls[name] for calls in by_name]
-        if all(descriptor == descriptors[0] for descriptor in descriptors):
-            run.append(name)
+        if any(descriptor != descriptors[0] for descriptor in descriptors):
+            errors[name] = disagreement(descriptors, active)
+        elif joined and descriptors[0].kind not in GOES_ON_AFTER_JOIN:
+            errors[name] = (
+                f"{descriptors[0].title}: {_ranks(joined)} called join() and can't take part in "
+                f"{descriptors[0].kind}; only allreduce and barrier go on after a join()"
+            )
         else:
-            errors[name] = disagreement(descriptors, ranks)
+            run.append(descriptors[0])
     return run, errors
+
+
+# What a rank without data can take part in: with zeros, or with nothing.
+GOES_ON_AFTER_JOIN = ("allreduce", "allocate", "survey", "barrier")
+
+
+def _has_joined(calls: Sequence[Descriptor]) -> bool:
+    return any(descriptor.kind == "join" for descriptor in calls)
 
 
 class Agreement:
     """The pending calls of this rank in one group, and the rounds in which the group agrees."""
 
-    def __init__(self, group: "Group", before_post: Callable[[list[Request], int], None]):
+    def __init__(
+        self,
+        group: "Group",
+        before_post: Callable[[list[Request], int], None],
+        stand_in: Callable[[Descriptor], Request],
+    ):
         self._group = group
         self._before_post = before_post
+        self._stand_in = stand_in  # makes the request of a rank that has joined
+        self.joined: list[int] = []  # the ranks that have, as of the last exchange of lists
         self.pending: dict[str, Request] = {}
         self.round = 0
         self.at_once = False  # whether the last round needed no exchange of lists
@@ -122,10 +151,23 @@ class Agreement:
         mine = [tuple(request.descriptor) for request in posted]
         gathered = self._group.allgather_object(mine)
         self._lists = [[Descriptor(*fields) for fields in calls] for calls in gathered]
-        names, errors = resolve(self._lists, self._group.ranks)
+        ranks = self._group.ranks
+        self.joined = [
+            rank for rank, calls in zip(ranks, self._lists, strict=True) if _has_joined(calls)
+        ]
+        run, errors = resolve(self._lists, ranks)
         for name, message in errors.items():
-            self.pending.pop(name).finish(HorovodInternalError(message))
-        return [self.pending.pop(name) for name in names]
+            if name in self.pending:
+                self.pending.pop(name).finish(HorovodInternalError(message))
+        return [self.pending.pop(what.name, None) or self._stand_in(what) for what in run]
+
+    def last_to_join(self) -> int:
+        """The last rank that joined, once all have."""
+        ranks = self._group.ranks
+        late = [i for i, rank in enumerate(ranks) if rank not in self.joined]
+        times = self._group.exchange.posted_at(self.round)
+        self.joined = []
+        return ranks[max(late, key=lambda i: (times[i] if times else 0, i))]
 
     def titles(self) -> list[str]:
         """The calls that are pending on this rank, as messages name them."""

@@ -203,9 +203,8 @@ def process_set_number(process_set: ProcessSet) -> int:
 
 
 def _meet(why: str, number: int = 0) -> None:
-    what = Descriptor("barrier", why, -1, "", ((),), -1, 1.0, 1.0, "cpu")
     current = engine()
-    request = current.submit(Request(what), number)
+    request = current.submit(Request(Descriptor("barrier", why)), number)
     current.wait(request, number)
 
 

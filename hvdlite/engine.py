@@ -6,6 +6,7 @@ one request moves all pending requests of this process along, in every group.
 
 import math
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -15,10 +16,12 @@ import numpy as np
 from hvdlite import fusion
 from hvdlite.agreement import Agreement
 from hvdlite.collectives import choose
+from hvdlite.collectives.adasum import adasum, check_size
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.groups import Group
 from hvdlite.reduction import Finish, multiply
-from hvdlite.request import Descriptor, Request
+from hvdlite.request import ADASUM, Descriptor, Request
+from hvdlite.shared_memory import Segment
 from hvdlite.stall import StallInspector
 from hvdlite.status import where_in_users_code
 from hvdlite.timeline import Timeline
@@ -34,7 +37,31 @@ class Channel:
     def __init__(self, group: Group):
         self.group = group
         self.collectives = choose(group)
-        self.agreement = Agreement(group, self.collectives.stage)
+        self.agreement = Agreement(group, self.collectives.stage, self._stand_in)
+        # Buffers by the name of their allocation, for a rank that takes part after its join().
+        self.buffers: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
+        self._kept: list[Segment] = []
+
+    def _stand_in(self, what: Descriptor) -> Request:
+        """The request of a rank that has joined: zeros, which leave the others' sum as it is."""
+        if what.name in self.buffers:
+            row = self.buffers[what.name]
+            rows = [array.view(what.dtype) for array in row.rows]
+            rows[row.index][:] = 0
+            return Request(what, rows=rows)
+        if what.kind != "allreduce":
+            return Request(what)
+        arrays = [np.zeros(math.prod(shape), dtype=what.dtype) for shape in what.shapes]
+        return Request(what, arrays, arrays)
+
+    def allocate(self, request: Request) -> Segment | None:
+        """Shared memory for a buffer, or None; all ranks of the group call it."""
+        segment = self.collectives.allocate(request.descriptor.shapes[0][0])
+        if segment is not None:
+            self.buffers[request.descriptor.name] = segment
+            if self.agreement.joined:
+                self._kept.append(segment)
+        return segment
 
 
 class Engine:
@@ -78,6 +105,8 @@ class Engine:
         if channel is None:
             self._run_alone(request)
             return request
+        if request.descriptor.op == ADASUM:
+            check_size(channel.group.size, request.descriptor.title)
         with self.lock:
             self._check_broken()
             channel.agreement.add(request)
@@ -112,23 +141,28 @@ class Engine:
         if request.error is not None:
             raise request.error
 
-    def exchange(self, name: str, item: Any, group: int = 0) -> list[Any]:
-        """Every rank's object (picklable), in rank order; all ranks must call it."""
-        what = Descriptor("exchange", name, -1, "", ((),), -1, 1.0, 1.0, "cpu")
-        request = self.submit(Request(what, item=item), group)
+    def exchange(self, name: str, item: Any, group: int = 0, kind: str = "exchange") -> list[Any]:
+        """Every rank's object (picklable), in rank order; all ranks must call it.
+
+        With kind="survey" it goes on after a join(), which counts as None.
+        """
+        request = self.submit(Request(Descriptor(kind, name), item=item), group)
         self.wait(request, group)
         return request.result
 
     def _wait(self, request: Request, agreement: Agreement) -> None:
         name = request.descriptor.name
         patience = Patience(0 if self.world.crowded else _SPINS)
-        inspector = None
+        inspector, joining = None, request.descriptor.kind == "join"
+        seen = agreement.round
         while True:
             with self.lock:
                 if not request.done:
                     self._progress()
                 if request.done:
                     break
+            if joining and agreement.round != seen:  # the others go on, which is no stall
+                seen, patience = agreement.round, Patience()
             waited = patience.pause()
             if waited > 0.005:
                 if inspector is None:
@@ -187,7 +221,9 @@ class Engine:
         finish = Finish(what.op, what.postscale, channel.group.size)
         moving = f"{channel.collectives.name.upper()}_ALLREDUCE"
         if batch[0].rows is not None:
-            multiply(batch[0].rows[channel.group.index], what.prescale)
+            # The others may read this rank's row since the agreement, so that it can't be scaled
+            # any more: both factors are applied to the sum.
+            finish = Finish(what.op, what.prescale * what.postscale, channel.group.size)
             with self._activity(batch, moving):
                 channel.collectives.allreduce_rows(batch[0].rows, what.op, finish)
             return
@@ -200,8 +236,12 @@ class Engine:
             if len(outputs) > 1 or inputs[0] is not buffer:
                 fusion.pack(inputs, buffer)
             multiply(buffer, what.prescale)
-        with self._activity(batch, moving):
-            channel.collectives.allreduce(buffer, what.op, finish)
+        with self._activity(batch, "ADASUM_ALLREDUCE" if what.op == ADASUM else moving):
+            if what.op == ADASUM:
+                adasum(channel.collectives, buffer, [len(array) for array in outputs])
+                finish(buffer)
+            else:
+                channel.collectives.allreduce(buffer, what.op, finish)
         if len(outputs) > 1:
             with self._activity(batch, "MEMCPY_OUT_FUSION_BUFFER"):
                 fusion.unpack(buffer, outputs)
@@ -215,20 +255,51 @@ class Engine:
             channel.collectives.broadcast(target, root)
 
     def _run_allgather(self, channel: Channel, batch: list[Request]) -> None:
-        """The result: all ranks' elements, and each rank's number of rows (`splits`)."""
+        """The result: all ranks' elements, and each rank's number of rows."""
         (request,) = batch
-        rows = channel.group.allgather_numbers(np.array(request.item))[:, 0]
-        (row_shape,) = request.descriptor.shapes
-        counts = (rows * math.prod(row_shape)).tolist()
+        rows = channel.group.allgather_numbers(request.item)[:, 0]
+        row = math.prod(request.descriptor.shapes[0])
+        counts = (rows * row).tolist()
         request.result = channel.collectives.allgather(request.inputs[0], counts), rows
 
-    def _run_allocate(self, channel: Channel, batch: list[Request]) -> None:
-        """The result: rows of shared memory, one for each rank, or None."""
+    def _run_alltoall(self, channel: Channel, batch: list[Request]) -> None:
+        """The result: the elements received, and the number of rows from each rank."""
         (request,) = batch
-        request.result = None
-        if channel.collectives.name == "shm":
-            segment = channel.group.allocate(request.descriptor.shapes[0][0])
-            request.result = None if segment is None else segment.rows
+        splits = channel.group.allgather_numbers(request.item)
+        row, mine = math.prod(request.descriptor.shapes[0]), channel.group.index
+        send, receive = (splits[mine] * row).tolist(), (splits[:, mine] * row).tolist()
+        data = channel.collectives.alltoall(request.inputs[0], send, receive)
+        request.result = data, splits[:, mine]
+
+    def _run_reducescatter(self, channel: Channel, batch: list[Request]) -> None:
+        """The result: this rank's rows of the reduced tensor; the first ranks get one more."""
+        (request,) = batch
+        what, size = request.descriptor, channel.group.size
+        rows, *row = what.shapes[0]
+        counts = [(rows // size + (i < rows % size)) * math.prod(row) for i in range(size)]
+        data = request.inputs[0]
+        if what.prescale != 1.0:
+            data = data.copy()
+            multiply(data, what.prescale)
+        finish = Finish(what.op, what.postscale, size)
+        request.result = channel.collectives.reducescatter(data, counts, what.op, finish)
+
+    def _run_allocate(self, channel: Channel, batch: list[Request]) -> None:
+        """The result: shared memory with a row for each rank, or None."""
+        (request,) = batch
+        request.result = channel.allocate(request)
+
+    def _run_join(self, channel: Channel, batch: list[Request]) -> None:
+        """All ranks have joined. The result: the last of them."""
+        (request,) = batch
+        request.result = channel.agreement.last_to_join()
+        # Ranks that joined early have made fewer calls: count on from the same numbers.
+        for counters in channel.group.allgather_object(self._counters):
+            for key, number in counters.items():
+                self._counters[key] = max(number, self._counters.get(key, 0))
+
+    def _run_survey(self, channel: Channel, batch: list[Request]) -> None:
+        self._run_exchange(channel, batch)
 
     def _run_exchange(self, channel: Channel, batch: list[Request]) -> None:
         (request,) = batch
@@ -275,8 +346,13 @@ def run_alone(request: Request) -> None:
             target[:] = source
         if what.kind == "allreduce":
             multiply(target, what.prescale * what.postscale)
-    if what.kind == "exchange":
+    if what.kind in ("exchange", "survey"):
         request.result = [request.item]
-    if what.kind == "allgather":
+    elif what.kind in ("allgather", "alltoall"):
         request.result = request.inputs[0].copy(), np.array(request.item)
+    elif what.kind == "reducescatter":
+        request.result = request.inputs[0].copy()
+        multiply(request.result, what.prescale * what.postscale)
+    elif what.kind == "join":
+        request.result = 0
     request.finish()

@@ -20,13 +20,13 @@ class Descriptor(NamedTuple):
 
     kind: str
     name: str
-    op: int
-    dtype: str
-    shapes: tuple
-    root: int
-    prescale: float
-    postscale: float
-    device: str
+    op: int = -1
+    dtype: str = ""
+    shapes: tuple = ((),)
+    root: int = -1
+    prescale: float = 1.0
+    postscale: float = 1.0
+    device: str = "cpu"
 
     @property
     def title(self) -> str:

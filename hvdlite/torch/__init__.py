@@ -8,11 +8,14 @@ from hvdlite.torch.autograd import (
     allgather,
     allreduce,
     allreduce_,
+    alltoall,
     broadcast,
     broadcast_,
     grouped_allgather,
     grouped_allreduce,
     grouped_allreduce_,
+    grouped_reducescatter,
+    reducescatter,
 )
 from hvdlite.torch.compression import Compression
 from hvdlite.torch.functions import (
@@ -31,13 +34,17 @@ from hvdlite.torch.ops import (
     allgather_async,
     allreduce_async,
     allreduce_async_,
+    alltoall_async,
     barrier,
     broadcast_async,
     broadcast_async_,
     grouped_allgather_async,
     grouped_allreduce_async,
     grouped_allreduce_async_,
+    grouped_reducescatter_async,
+    join,
     poll,
+    reducescatter_async,
     synchronize,
 )
 from hvdlite.torch.optimizer import DistributedOptimizer
@@ -45,6 +52,13 @@ from hvdlite.torch.sparse import sparse_allreduce_async
 
 __all__ = [
     *_basics,
+    "join",
+    "reducescatter_async",
+    "grouped_reducescatter_async",
+    "alltoall_async",
+    "reducescatter",
+    "grouped_reducescatter",
+    "alltoall",
     "Adasum",
     "Average",
     "Compression",

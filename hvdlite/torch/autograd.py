@@ -62,6 +62,37 @@ class _Broadcast(torch.autograd.Function):
         return (reduced if is_root else torch.zeros_like(reduced)), None, None, None
 
 
+class _Alltoall(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor: torch.Tensor, splits: Any, name: str | None, process_set):
+        output, received = synchronize(ops.alltoall_async(tensor, splits, name, process_set))
+        ctx.received, ctx.process_set = received, process_set
+        ctx.mark_non_differentiable(received)
+        return output, received
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor, _):
+        returned, _ = _Alltoall.apply(gradient, ctx.received, None, ctx.process_set)
+        return returned, None, None, None
+
+
+class _Reducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, options: dict[str, Any], name: str | None, *tensors: torch.Tensor):
+        ctx.options = options
+        return tuple(synchronize(ops.grouped_reducescatter_async(tensors, name, **options)))
+
+    @staticmethod
+    def backward(ctx, *gradients: torch.Tensor):
+        options = ctx.options
+        factor = options["prescale_factor"] * options["postscale_factor"]
+        if options["op"] == ops.Sum:
+            factor *= options["process_set"].size()
+        if factor != 1.0:
+            gradients = [gradient * factor for gradient in gradients]
+        return (None, None, *_Allgather.apply(options["process_set"], None, *gradients))
+
+
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -174,3 +205,55 @@ def broadcast_(
 ) -> torch.Tensor:
     """Overwrite a tensor with the root's."""
     return synchronize(ops.broadcast_async_(tensor, root_rank, name, process_set))
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Send the i-th stretch of rows to rank i; see `alltoall_async`. Differentiable."""
+    ops.check_has_rows(tensor, "alltoall")
+    counts = ops.split_rows(tensor.shape[0], splits, process_set)
+    output, received = _Alltoall.apply(tensor, counts, name, process_set)
+    return output if splits is None else (output, received)
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = ops.Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Reduce a tensor and keep this rank's rows; see `reducescatter_async`. Differentiable."""
+    return grouped_reducescatter(
+        [tensor], name, compression, op, process_set, prescale_factor, postscale_factor
+    )[0]
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = ops.Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """`reducescatter` for several tensors at once. Differentiable."""
+    options = {
+        "op": op,
+        "process_set": process_set,
+        "prescale_factor": prescale_factor,
+        "postscale_factor": postscale_factor,
+    }
+    small = [compression.compress(tensor) for tensor in tensors]
+    reduced = _Reducescatter.apply(options, name, *[tensor for tensor, _ in small])
+    return [
+        compression.decompress(tensor, context)
+        for tensor, (_, context) in zip(reduced, small, strict=True)
+    ]

@@ -12,6 +12,7 @@ import torch
 
 from hvdlite.basics import engine
 from hvdlite.request import Descriptor, Request, digest
+from hvdlite.shared_memory import Segment
 from hvdlite.torch.tensors import from_array, numpy_dtype
 
 _ALIGN = 16  # elements; each gradient begins on a cache line
@@ -43,14 +44,15 @@ class Bucket:
         """What must be equal on all ranks: the parameters' shapes, in order."""
         return tuple(tuple(param.shape) for param in self.params)
 
-    def place(self, rows: list[np.ndarray] | None, index: int) -> None:
+    def place(self, segment: Segment | None) -> None:
         """Put the buffer into this rank's row of shared memory, or into its own memory."""
         dtype = numpy_dtype(self.dtype)
-        if rows is None:
+        self._segment = segment
+        if segment is None:
             self.flat = np.zeros(self.count, dtype=dtype)
         else:
-            self.rows = [row[: self.count * dtype.itemsize].view(dtype) for row in rows]
-            self.flat = self.rows[index]
+            self.rows = [row.view(dtype) for row in segment.rows]
+            self.flat = self.rows[segment.index]
         buffer = from_array(self.flat)
         self._flags = self.flat[self._flags_start :]
         self.views = []
@@ -107,19 +109,15 @@ class Bucket:
     ) -> Request:
         """The allreduce of the whole buffer; `members` names its gradients."""
         dtype = numpy_dtype(self.dtype)
-        what = Descriptor(
-            "allreduce", name, op, dtype.name, self.shapes, -1, prescale, postscale, "cpu"
-        )
+        shapes = ((self.count,),)
+        what = Descriptor("allreduce", name, op, dtype.name, shapes, -1, prescale, postscale)
         return Request(what, (self.flat,), (self.flat,), rows=self.rows, members=members)
 
     def allocation(self, name: str) -> Request:
         """The request for the buffer's memory, for which the ranks must agree on the shapes."""
         nbytes = self.count * numpy_dtype(self.dtype).itemsize
         layout = (digest(self.shapes), str(self.dtype))
-        what = Descriptor(
-            "allocate", name, -1, str(self.dtype), ((nbytes,), layout), -1, 1.0, 1.0, "cpu"
-        )
-        return Request(what)
+        return Request(Descriptor("allocate", name, shapes=((nbytes,), layout)))
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
@@ -151,5 +149,5 @@ def make_buckets(
     ]
     for bucket, request in zip(buckets, requests, strict=True):
         current.wait(request, group)
-        bucket.place(request.result, current.channels[group].group.index)
+        bucket.place(request.result)
     return buckets

@@ -58,6 +58,13 @@ def broadcast_optimizer_state(
     if size() == 1:
         return
     state = optimizer.state_dict()
+    if not state["state"]:
+        # Horovod makes an optimizer's state by a step with gradients of zeros, and leaves these
+        # behind; programs may look at them.
+        for group in optimizer.param_groups:
+            for param in group["params"]:
+                if param.requires_grad and param.grad is None:
+                    param.grad = torch.zeros_like(param)
     # Tensors are sent as tensors; the rest, with the tensors' shapes, as one object before them.
     plan = _walk(state, lambda tensor: _Tensor(tuple(tensor.shape), tensor.dtype))
     plan = broadcast_object(plan, root_rank, "optimizer_state", process_set)

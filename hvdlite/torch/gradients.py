@@ -27,7 +27,7 @@ class GradientSync:
     def __init__(
         self,
         param_groups: list[dict[str, Any]],
-        names: dict[int, str],
+        names: dict[torch.Tensor, str],
         compression: type[Compressor],
         backward_passes_per_step: int,
         op: int,
@@ -82,7 +82,7 @@ class GradientSync:
         passes = self._passes.get(param, 0) + 1
         if passes > self.backward_passes_per_step:
             raise AssertionError(
-                f"gradients of {self._names.get(id(param), 'a parameter')} were computed more than "
+                f"gradients of {self._names.get(param, 'a parameter')} were computed more than "
                 f"backward_passes_per_step={self.backward_passes_per_step} times before step(). "
                 "Raise backward_passes_per_step to accumulate gradients"
             )
@@ -146,7 +146,7 @@ class GradientSync:
                 self._finish_sparse(param)
 
     def _member_names(self, bucket: Bucket) -> list[str]:
-        return [f"allreduce.{self._names.get(id(param), 'noname')}" for param in bucket.params]
+        return [f"allreduce.{self._names.get(param, 'noname')}" for param in bucket.params]
 
     def _update_layout(self, group: int) -> None:
         """Make the buckets anew where the parameters or the ranks are not those of last time."""
@@ -163,8 +163,8 @@ class GradientSync:
             self._meet_engine()
         self._add_hooks()  # for parameters that were frozen or not there before
         # A rank that has not looked anything up can't know that a gradient will be sparse.
-        told = engine().exchange(f"{self._name}.sparse", new_sparse, group)
-        self._sparse.update(id(params[i]) for some in told for i in some)
+        told = engine().exchange(f"{self._name}.sparse", new_sparse, group, kind="survey")
+        self._sparse.update(id(params[i]) for some in told for i in some or ())
         self._layout = params
         dense = [p for p in params if id(p) not in self._sparse or self._sparse_as_dense]
         wire = getattr(self._compression, "wire_dtype", None)
@@ -176,7 +176,7 @@ class GradientSync:
             if param.grad is not None:
                 param.grad = param.grad.to_sparse(1)  # what the optimizer was given before
             return
-        name = self._names.get(id(param), "noname")
+        name = self._names.get(param, "noname")
         param.grad = gather_sparse(
             param.grad, param, f"{self._name}.{name}", self._op == AVERAGE, self.process_set
         )
@@ -191,7 +191,7 @@ class GradientSync:
             small, context = self._compression.compress(param.grad)
             handle = ops.allreduce_async_(
                 small.contiguous(),
-                name=f"{self._name}.{self._names.get(id(param), i)}",
+                name=f"{self._name}.{self._names.get(param, i)}",
                 op=self._op,
                 prescale_factor=self._prescale,
                 postscale_factor=self._postscale,

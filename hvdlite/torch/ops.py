@@ -94,51 +94,53 @@ def operation(average: bool | None, op: int | None) -> int:
 
 
 def check_tensor(tensor: Any, kind: str) -> None:
+    """Raise TypeError for what is no tensor, ValueError for one that is not dense."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{kind} takes a torch.Tensor, not {type(tensor).__name__}: {tensor!r:.60}")
     if tensor.layout is not torch.strided:
         raise ValueError(f"{kind} takes a dense tensor; this one is {tensor.layout}")
 
 
-def _allreduce(
-    tensors: Sequence[torch.Tensor],
-    outputs: Sequence[torch.Tensor],
-    names: Sequence[str],
-    op: int,
-    prescale: float,
-    postscale: float,
-    process_set: ProcessSet,
-    finish: Callable[[], Any] | None = None,
-) -> int:
-    number = _group(process_set)
+def _describe(kind: str, name: str, tensor: torch.Tensor, shape=None, **more) -> Descriptor:
+    """A call's descriptor; `shape` leaves out a first dimension that may differ."""
+    shape = tuple(tensor.shape if shape is None else shape)
+    dtype, device = numpy_dtype(tensor.dtype).name, tensor.device.type
+    return Descriptor(kind, name, dtype=dtype, shapes=(shape,), device=device, **more)
+
+
+def _allreduce(tensors, outputs, average, name, op, prescale, postscale, process_set) -> int:
+    """Start to reduce `tensors` into `outputs`; the result is the list of these."""
+    number, op = _group(process_set), operation(average, op)
+    names = _member_names(engine().name("allreduce", name, number), len(tensors))
     requests, hosts = [], []
-    for tensor, output, name in zip(tensors, outputs, names, strict=True):
+    for tensor, output, member in zip(tensors, outputs, names, strict=True):
         check_tensor(tensor, "allreduce")
-        dtype = numpy_dtype(tensor.dtype)
-        check_op(op, dtype, "allreduce")
-        device = tensor.device.type
-        what = Descriptor(
-            "allreduce",
-            name,
-            op,
-            dtype.name,
-            (tuple(tensor.shape),),
-            -1,
-            prescale,
-            postscale,
-            device,
-        )
+        check_op(op, numpy_dtype(tensor.dtype), "allreduce")
+        what = _describe("allreduce", member, tensor, op=op, prescale=prescale, postscale=postscale)
         host = Host(output)
         source = host if tensor is output else Host(tensor)
         hosts.append(host)
         requests.append(Request(what, (source.array,), (host.array,)))
 
-    def results() -> Any:
+    def results() -> list[torch.Tensor]:
         for host in hosts:
             host.give_back()
-        return finish() if finish else outputs[0]
+        return list(outputs)
 
     return _start(requests, number, results)
+
+
+def _single(handle: int) -> int:
+    """Make the result of a call for a list of one tensor that tensor."""
+    call = _calls[handle]
+    finish = call.finish
+    call.finish = lambda: finish()[0]
+    return handle
+
+
+def _new_like(tensor: Any, kind: str) -> torch.Tensor:
+    check_tensor(tensor, kind)
+    return torch.empty_like(tensor, requires_grad=False, memory_format=torch.contiguous_format)
 
 
 def allreduce_async_(
@@ -156,10 +158,10 @@ def allreduce_async_(
     the sum divided by the number of ranks, for integers rounded toward zero.
     `prescale_factor` is applied before the reduction and `postscale_factor` after it.
     """
-    name = engine().name("allreduce", name, _group(process_set))
-    op = operation(average, op)
-    return _allreduce(
-        (tensor,), (tensor,), (name,), op, prescale_factor, postscale_factor, process_set
+    return _single(
+        grouped_allreduce_async_(
+            [tensor], average, name, op, prescale_factor, postscale_factor, process_set
+        )
     )
 
 
@@ -173,12 +175,10 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like `allreduce_async_`, but the result is a new tensor."""
-    check_tensor(tensor, "allreduce")
-    output = torch.empty_like(tensor, requires_grad=False, memory_format=torch.contiguous_format)
-    name = engine().name("allreduce", name, _group(process_set))
-    op = operation(average, op)
-    return _allreduce(
-        (tensor,), (output,), (name,), op, prescale_factor, postscale_factor, process_set
+    return _single(
+        grouped_allreduce_async(
+            [tensor], average, name, op, prescale_factor, postscale_factor, process_set
+        )
     )
 
 
@@ -192,7 +192,7 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """`allreduce_async_` for several tensors at once; the result is the list of them."""
-    return _grouped_allreduce(
+    return _allreduce(
         tensors, tensors, average, name, op, prescale_factor, postscale_factor, process_set
     )
 
@@ -207,29 +207,9 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """`allreduce_async` for several tensors at once; the result is a list of new tensors."""
-    outputs = [
-        torch.empty_like(tensor, requires_grad=False, memory_format=torch.contiguous_format)
-        for tensor in tensors
-    ]
-    return _grouped_allreduce(
-        tensors, outputs, average, name, op, prescale_factor, postscale_factor, process_set
-    )
-
-
-def _grouped_allreduce(
-    tensors, outputs, average, name, op, prescale_factor, postscale_factor, process_set
-) -> int:
-    names = _member_names(engine().name("allreduce", name, _group(process_set)), len(tensors))
-    op = operation(average, op)
+    outputs = [_new_like(tensor, "allreduce") for tensor in tensors]
     return _allreduce(
-        tensors,
-        outputs,
-        names,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        finish=lambda: list(outputs),
+        tensors, outputs, average, name, op, prescale_factor, postscale_factor, process_set
     )
 
 
@@ -246,7 +226,8 @@ def broadcast_async_(
 
     Raises ValueError if `root_rank` is not a rank of the process set.
     """
-    return _broadcast(tensor, tensor, root_rank, name, process_set)
+    check_tensor(tensor, "broadcast")
+    return _broadcast(tensor, root_rank, name, process_set)
 
 
 def broadcast_async(
@@ -258,29 +239,19 @@ def broadcast_async(
     """Like `broadcast_async_`, but the result is a new tensor."""
     check_tensor(tensor, "broadcast")
     output = tensor.detach().clone(memory_format=torch.contiguous_format)
-    return _broadcast(output, output, root_rank, name, process_set)
+    return _broadcast(output, root_rank, name, process_set)
 
 
-def _broadcast(tensor, output, root_rank, name, process_set) -> int:
-    check_tensor(tensor, "broadcast")
+def _broadcast(output, root_rank, name, process_set) -> int:
     number = _group(process_set)
     if root_rank not in process_set.ranks:
         raise ValueError(
             f"broadcast: root_rank={root_rank!r} is not a rank of {process_set}; "
             f"choose one of {process_set.ranks}"
         )
-    dtype, host = numpy_dtype(tensor.dtype), Host(output)
-    what = Descriptor(
-        "broadcast",
-        engine().name("broadcast", name, number),
-        -1,
-        dtype.name,
-        (tuple(tensor.shape),),
-        int(root_rank),
-        1.0,
-        1.0,
-        tensor.device.type,
-    )
+    host = Host(output)
+    name = engine().name("broadcast", name, number)
+    what = _describe("broadcast", name, output, root=int(root_rank))
 
     def result() -> torch.Tensor:
         host.give_back()
@@ -300,9 +271,7 @@ def allgather_async(
     That dimension may differ between ranks; the others and the dtype may not.
     Raises ValueError for a tensor without dimensions.
     """
-    return _start(
-        *_allgather(tensor, engine().name("allgather", name, _group(process_set)), process_set)
-    )
+    return _single(grouped_allgather_async([tensor], name, process_set))
 
 
 def grouped_allgather_async(
@@ -311,13 +280,26 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """`allgather_async` for several tensors at once; the result is a list."""
-    names = _member_names(engine().name("allgather", name, _group(process_set)), len(tensors))
-    requests, finishers, number = [], [], _group(process_set)
+    number = _group(process_set)
+    names = _member_names(engine().name("allgather", name, number), len(tensors))
+    requests = []
     for tensor, member in zip(tensors, names, strict=True):
-        (request,), number, finish = _allgather(tensor, member, process_set)
-        requests.append(request)
-        finishers.append(finish)
-    return _start(requests, number, lambda: [finish() for finish in finishers])
+        check_has_rows(tensor, "allgather")
+        what = _describe("allgather", member, tensor, tensor.shape[1:])
+        requests.append(Request(what, (Host(tensor).array,), item=[tensor.shape[0]]))
+
+    def results() -> list[torch.Tensor]:
+        return [
+            _rows_from(request.result[0], sum(request.result[1]), tensor)
+            for request, tensor in zip(requests, tensors, strict=True)
+        ]
+
+    return _start(requests, number, results)
+
+
+def _rows_from(data: np.ndarray, rows: int, like: torch.Tensor) -> torch.Tensor:
+    """Flat data as a tensor of so many rows like those of `like`, on its device."""
+    return from_array(data).view(int(rows), *like.shape[1:]).to(like.device)
 
 
 def check_has_rows(tensor: Any, kind: str) -> None:
@@ -327,33 +309,124 @@ def check_has_rows(tensor: Any, kind: str) -> None:
         raise ValueError(f"{kind}: a tensor without dimensions has no rows; use t.view(1)")
 
 
-def _allgather(tensor, name, process_set) -> tuple[list[Request], int, Callable]:
-    check_has_rows(tensor, "allgather")
-    row_shape = tuple(tensor.shape[1:])
-    what = Descriptor(
-        "allgather",
-        name,
-        -1,
-        numpy_dtype(tensor.dtype).name,
-        (row_shape,),
-        -1,
-        1.0,
-        1.0,
-        tensor.device.type,
+# Alltoall and reducescatter
+
+
+def split_rows(rows: int, splits: Any, process_set: ProcessSet) -> list[int]:
+    """How many rows go to each rank; ValueError where `splits` don't fit."""
+    _group(process_set)
+    size = process_set.size()
+    if splits is None:
+        if rows % size:
+            raise ValueError(
+                f"alltoall: {rows} rows can't be divided evenly among {size} ranks; give splits"
+            )
+        return [rows // size] * size
+    if isinstance(splits, torch.Tensor) and (splits.is_floating_point() or splits.is_complex()):
+        raise ValueError(f"alltoall: splits must be integers, not {splits.dtype}")
+    counts = [int(count) for count in splits]
+    if len(counts) != size or min(counts) < 0 or sum(counts) != rows:
+        raise ValueError(
+            f"alltoall: splits={counts} must be {size} numbers, one for each rank, that add up to "
+            f"the tensor's {rows} rows"
+        )
+    return counts
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start to send the i-th stretch of rows to rank i.
+
+    `splits` are the stretches' numbers of rows; without it all are the same.
+    The result is what came in, in rank order, and with `splits` also the number of rows from each
+    rank. Raises ValueError for splits that don't fit the tensor.
+    """
+    number = _group(process_set)
+    check_has_rows(tensor, "alltoall")
+    counts = split_rows(tensor.shape[0], splits, process_set)
+    what = _describe("alltoall", engine().name("alltoall", name, number), tensor, tensor.shape[1:])
+    request = Request(what, (Host(tensor).array,), item=counts)
+
+    def result() -> Any:
+        data, received = request.result
+        output = _rows_from(data, sum(received), tensor)
+        if splits is None:
+            return output
+        return output, torch.tensor(received, dtype=torch.int32).to(tensor.device)
+
+    return _start([request], number, result)
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start to reduce a tensor over all ranks and to leave each with its share of the rows.
+
+    Where the rows can't be shared out evenly, the first ranks get one more.
+    """
+    return _single(
+        grouped_reducescatter_async(
+            [tensor], name, op, process_set, prescale_factor, postscale_factor
+        )
     )
-    request = Request(what, (Host(tensor).array,), item=[tensor.shape[0]])
 
-    def result() -> torch.Tensor:
-        data, rows = request.result
-        gathered = from_array(data).view(int(np.sum(rows)), *row_shape)
-        return gathered.to(tensor.device)
 
-    return [request], _group(process_set), result
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """`reducescatter_async` for several tensors at once; the result is a list."""
+    number = _group(process_set)
+    names = _member_names(engine().name("reducescatter", name, number), len(tensors))
+    requests = []
+    for tensor, member in zip(tensors, names, strict=True):
+        check_has_rows(tensor, "reducescatter")
+        check_op(op, numpy_dtype(tensor.dtype), "reducescatter")
+        scales = {"prescale": prescale_factor, "postscale": postscale_factor}
+        what = _describe("reducescatter", member, tensor, op=op, **scales)
+        requests.append(Request(what, (Host(tensor).array,)))
+    size, index = process_set.size(), process_set.rank()
+
+    def results() -> list[torch.Tensor]:
+        return [
+            _rows_from(
+                request.result,
+                tensor.shape[0] // size + (index < tensor.shape[0] % size),
+                tensor,
+            )
+            for request, tensor in zip(requests, tensors, strict=True)
+        ]
+
+    return _start(requests, number, results)
+
+
+# Meeting
+
+
+def join(device: int = -1) -> int:
+    """Out of data: go along with the other ranks' allreduces, with zeros, until all have joined.
+
+    Returns the last rank that joined. `device` is accepted for compatibility.
+    """
+    request = Request(Descriptor("join", engine().name("join")))
+    return synchronize(_start([request], 0, lambda: request.result))
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the set have come here."""
     number = _group(process_set)
     name = engine().name("barrier", group=number)
-    what = Descriptor("barrier", name, -1, "", ((),), -1, 1.0, 1.0, "cpu")
-    synchronize(_start([Request(what)], number, lambda: None))
+    synchronize(_start([Request(Descriptor("barrier", name))], number, lambda: None))

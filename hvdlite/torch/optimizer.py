@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
-from hvdlite.basics import engine, size
+from hvdlite.basics import engine
+from hvdlite.collectives.adasum import check_size
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import ADASUM, AVERAGE
 from hvdlite.torch import ops
+from hvdlite.torch.adasum import AdasumMixin, StepSync
 from hvdlite.torch.compression import Compression, Compressor
 from hvdlite.torch.gradients import GradientSync
 
@@ -61,8 +63,9 @@ class DistributedMixin:
         if self._should_synchronize:
             if self._synchronized:
                 warnings.warn(
-                    "optimizer.step() after optimizer.synchronize(): the gradients are reduced "
-                    "already. Put the step under `with optimizer.skip_synchronize():`",
+                    "optimizer.step() called without optimizer.skip_synchronize() although the "
+                    "gradients are reduced already, by optimizer.synchronize(). Write "
+                    "`with optimizer.skip_synchronize(): optimizer.step()`",
                     stacklevel=2,
                 )
             else:
@@ -130,11 +133,11 @@ def _check_passes(passes: int) -> int:
 def _check_names(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
-) -> dict[int, str]:
-    """The names of the optimizer's parameters by their id; raises ValueError if they don't fit."""
+) -> dict[torch.Tensor, str]:
+    """The names of the optimizer's parameters; raises ValueError if they don't fit."""
     if named_parameters is None:
         return {
-            id(param): f"noname.{i}.{j}"
+            param: f"noname.{i}.{j}"
             for i, group in enumerate(optimizer.param_groups)
             for j, param in enumerate(group["params"])
         }
@@ -151,19 +154,19 @@ def _check_names(
             f"named_parameters has names that occur twice: {', '.join(doubles)}. With several "
             "models, put a prefix of its own before each one's names"
         )
-    by_id = {id(param): name for name, param in named}
+    by_param = {param: name for name, param in named}
     nameless = [
         tuple(param.shape)
         for group in optimizer.param_groups
         for param in group["params"]
-        if id(param) not in by_id
+        if param not in by_param
     ]
     if nameless:
         raise ValueError(
             f"named_parameters lacks {len(nameless)} of the optimizer's parameters (shapes "
             f"{', '.join(map(str, nameless[:5]))}); name all of them, or leave it out"
         )
-    return by_id
+    return by_param
 
 
 def _check_groups(groups: int | list | None) -> None:
@@ -203,22 +206,25 @@ def DistributedOptimizer(
     named_parameters: names for messages and the timeline; must cover all parameters.
     compression: `Compression.none`, `.fp16`, `.bf16`, or a Compressor of one's own.
     backward_passes_per_step: gradients of so many backward passes are added up locally first.
-    op: Average, Sum or Adasum.
+    op: Average, Sum or Adasum; with Adasum the ranks' steps are combined, not their gradients.
     gradient_predivide_factor: with Average, divide by this before the sum and by size/this after.
     num_groups, groups: accepted; all gradients of a dtype are reduced together anyway.
     sparse_as_dense: reduce sparse gradients as dense ones.
     process_set: the ranks that train this model together.
 
-    Raises ValueError for arguments that make no sense.
+    Raises ValueError for arguments that make no sense, and NotImplementedError for Adasum on a
+    number of ranks that is no power of two.
     """
     if gradient_predivide_factor != 1.0 and op != AVERAGE:
         raise ValueError("gradient_predivide_factor needs op=hvd.Average")
     _check_passes(backward_passes_per_step)
     _check_groups(groups if groups is not None or num_groups == 0 else num_groups)
     names = _check_names(optimizer, named_parameters)
-    if op == ADASUM and size() > 1:
-        raise NotImplementedError("op=hvd.Adasum is not supported yet")
-    sync = GradientSync(
+    sync_type, mixins = GradientSync, vars(DistributedMixin)
+    if op == ADASUM and process_set.included() and process_set.size() > 1:
+        check_size(process_set.size(), "DistributedOptimizer")
+        sync_type, mixins = StepSync, mixins | vars(AdasumMixin)
+    sync = sync_type(
         optimizer.param_groups,
         names,
         compression,
@@ -231,7 +237,7 @@ def DistributedOptimizer(
     base = type(optimizer)
     methods = {
         key: value
-        for key, value in vars(DistributedMixin).items()
+        for key, value in mixins.items()
         if key not in ("__dict__", "__weakref__", "__annotations__")
     }
     methods["step"] = _Step(
@@ -240,6 +246,7 @@ def DistributedOptimizer(
     wrapped = object.__new__(type(base.__name__, (base,), methods))
     wrapped.__dict__ = optimizer.__dict__
     wrapped._sync = sync
+    wrapped._parameter_names = names  # some programs look at it
     wrapped._synchronized = False
     wrapped._should_synchronize = True
     engine()

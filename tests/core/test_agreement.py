@@ -14,7 +14,7 @@ def _call(name: str, shape=(3,), dtype="float32", op=1, kind="allreduce") -> Des
 
 def test_what_all_have_runs_in_the_order_of_the_first():
     lists = [[_call("a"), _call("b"), _call("c")], [_call("c"), _call("a")]]
-    assert resolve(lists, [0, 1]) == (["a", "c"], {})
+    assert resolve(lists, [0, 1]) == ([_call("a"), _call("c")], {})
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,18 @@ def test_nothing_runs_that_a_rank_has_not_asked_for(lists):
     calls = [[_call(name) for name in names] for names in lists]
     run, errors = resolve(calls, list(range(len(lists))))
     assert not errors
-    assert set(run) == set(lists[0]).intersection(*lists)
-    assert run == [name for name in lists[0] if name in run]
+    names = [call.name for call in run]
+    assert set(names) == set(lists[0]).intersection(*lists)
+    assert names == [name for name in lists[0] if name in names]
+
+
+def test_a_rank_that_has_joined_goes_along_with_what_it_can():
+    join = _call("j", kind="join")
+    gather = _call("g", kind="allgather")
+    run, errors = resolve([[join], [_call("a"), gather], [_call("a"), gather]], [0, 1, 2])
+    assert run == [_call("a")]
+    assert "rank 0 called join()" in errors["g"]
+    assert resolve([[join]] * 3, [0, 1, 2])[0] == [join]
 
 
 @given(st.text(), st.lists(st.integers(0, 9), max_size=3))
