@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import warnings
 
-from tqdm.auto import tqdm
+# A notebook without ipywidgets gets the bar as text, which needs no warning.
+warnings.filterwarnings("ignore", message="IProgress not found")
+
+from tqdm.auto import tqdm  # noqa: E402
 
 
 def bar(total: float | None, title: str, unit: str = "B", **options: object) -> tqdm:
@@ -16,15 +21,19 @@ def bar(total: float | None, title: str, unit: str = "B", **options: object) -> 
         unit: "B" for bytes (shown as kB, MB), or a word such as "epoch".
         options: passed to tqdm.
     """
+    size = shutil.get_terminal_size()
+    in_notebook = "ipykernel" in sys.modules
     # A log file keeps every redraw as a line of its own, so redraw seldom there.
-    often = sys.stderr.isatty() or "ipykernel" in sys.modules
+    often = sys.stderr.isatty() or in_notebook
     return tqdm(
         total=total,
         desc=title,
         unit=unit,
         unit_scale=unit == "B",
         mininterval=0.1 if often else 5.0,
-        dynamic_ncols=True,
+        # Not tqdm's own measure: a terminal that says it has 0 lines would show nothing.
+        ncols=None if in_notebook else size.columns,
+        nrows=size.lines,
         file=sys.stderr,
         **options,
     )

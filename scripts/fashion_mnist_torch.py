@@ -129,7 +129,10 @@ def main():
     # Model and optimizer.
     model = create_model(args.model).to(device)
     optimizer = torch.optim.SGD(
-        model.parameters(), lr=args.base_lr, momentum=args.momentum, weight_decay=args.wd
+        model.parameters(),
+        lr=args.base_lr,
+        momentum=args.momentum,
+        weight_decay=args.wd,
     )
 
     # Resume: find the epoch to start from.

@@ -8,7 +8,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-import pooch
+import platformdirs
 
 from . import machine
 from .job import Epoch, Job
@@ -34,7 +34,7 @@ def key(job: Job, repeat: int) -> str:
 
 
 def _path(name: str) -> Path:
-    return Path(pooch.os_cache("hvdlite")) / "compare" / f"{name}.json"
+    return platformdirs.user_cache_path("hvdlite") / "compare" / f"{name}.json"
 
 
 def load(name: str) -> list[Epoch] | None:

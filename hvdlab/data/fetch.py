@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import pooch
+import platformdirs
 
 from . import lock
 from .catalog import DataError, DataSet
@@ -30,7 +30,7 @@ class Found:
 
 def cache_folder(spec: DataSet) -> Path:
     """Where fetched files are kept: the user's cache folder, XDG_CACHE_HOME honoured."""
-    return Path(pooch.os_cache("hvdlite")) / "data" / spec.name
+    return platformdirs.user_cache_path("hvdlite") / "data" / spec.name
 
 
 def chosen_sources(sources: list[str] | None) -> list[str]:

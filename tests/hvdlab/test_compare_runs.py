@@ -171,6 +171,48 @@ def test_mistakes_get_one_clear_message(bench, arguments, message):
     assert code == 1 and message in err and len(err.splitlines()) == 1 and out == ""
 
 
+def test_progress_in_a_terminal(bench):
+    terminal, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from hvdlab.cli import app; app()", "compare", bench.script,
+         "--np", "1", "--epochs", "2", "--max-repeats", "1"],
+        env=bench.environment, cwd=bench.folder, stdin=theirs, stdout=theirs, stderr=theirs,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(terminal, 65536):
+            shown += part
+    except OSError:  # how Linux says that the other side has closed
+        pass
+    finally:
+        os.close(terminal)
+    assert process.wait(LIMIT) == 0
+    assert b"0/2" in shown and b"2/2" in shown and b"100%" in shown
+
+
+def test_in_a_notebook(bench, monkeypatch):
+    import nbformat
+    from nbclient import NotebookClient
+
+    for name, value in bench.environment.items():
+        monkeypatch.setenv(name, value)
+    cell = (
+        "from hvdlab.compare import compare\n"
+        "result = compare('quick.py', np=[1], epochs=2, max_repeats=1)\n"
+        "result.show()\n"
+        "result.figure()"
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
+    resources = {"metadata": {"path": str(bench.folder)}}
+    NotebookClient(notebook, timeout=LIMIT, resources=resources).execute()
+    outputs = notebook.cells[0].outputs
+    text = "".join(one.get("text", "") for one in outputs)
+    assert "2/2" in text and "Warning" not in text and "Traceback" not in text
+    pictures = [one.data for one in outputs if one.output_type == "execute_result"]
+    assert pictures and "Figure" in pictures[0]["text/plain"]
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_leaves_no_process(bench, how):
     process = bench.start(bench.script, "--np", "2", "--", "--sleep", 120)

@@ -1,0 +1,155 @@
+"""The training script and its conversion, really trained."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hvdlab import data
+from hvdlab.models import create_model
+from hvdlab.torch_data import ImageDataset
+
+ROOT = Path(__file__).parents[2]
+PLAIN = ROOT / "scripts/fashion_mnist_torch.py"
+SOLUTION = ROOT / "scripts/solutions/fashion_mnist_torch.py"
+
+# Runs a script's main() and lets rank 0 print a hash of every rank's weights.
+PROBE = """
+import hashlib, importlib.util, sys
+import horovod.torch as hvd
+spec = importlib.util.spec_from_file_location("script", sys.argv.pop(1))
+script = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(script)
+weights = script.main().state_dict().values()
+digest = hashlib.sha256(b"".join(one.cpu().numpy().tobytes() for one in weights)).hexdigest()
+digests = hvd.allgather_object(digest)
+if hvd.rank() == 0:
+    print("weights", *digests)
+"""
+
+
+@pytest.fixture
+def train(tmp_path, full_sets):
+    """Train on `np` processes; returns the output and the epochs."""
+    probe = tmp_path / "probe.py"
+    probe.write_text(PROBE)
+
+    def run(script, *options, np=None, limit=120, **environment):
+        log_dir = tmp_path / "logs"
+        command = [sys.executable, str(script), f"--log-dir={log_dir}", "--no-cuda", *options]
+        if np:
+            launcher = [sys.executable, "-m", "hvdlite.launch", "-np", str(np)]
+            command = [*launcher, sys.executable, str(probe), *command[1:]]
+        done = subprocess.run(
+            command,
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+                "HVDLITE_DATA_DIR": str(full_sets["fashion-mnist"].folder),
+                **environment,
+            },
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=limit,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        lines = (log_dir / "epochs.jsonl").read_text().splitlines()
+        return done.stdout + done.stderr, [json.loads(line) for line in lines]
+
+    return run
+
+
+def weights(output):
+    """The hashes of all ranks' weights."""
+    return re.search(r"weights ([0-9a-f ]+)", output).group(1).split()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_two_ranks_learn_as_well_as_one(train):
+    options = ["--epochs=2"]
+    _, one = train(SOLUTION, *options, np=1, limit=480)
+    output, two = train(SOLUTION, *options, np=2, limit=480)
+    assert not one[-1]["is_sample"] and two[-1]["images"] == 60_000
+    assert (one[-1]["processes"], two[-1]["processes"]) == (1, 2)
+    assert two[-1]["accuracy"] >= 0.88
+    assert abs(two[-1]["accuracy"] - one[-1]["accuracy"]) <= 0.01
+    assert len(weights(output)) == 2 and len(set(weights(output))) == 1
+
+
+def test_ranks_end_equal_and_one_reports(train):
+    output, epochs = train(SOLUTION, "--epochs=2", "--limit=640", np=2)
+    assert len(set(weights(output))) == 1 and len(weights(output)) == 2
+    assert output.count("test accuracy") == 2, "each epoch is printed once, by rank 0"
+    assert [epoch["epoch"] for epoch in epochs] == [1, 2]
+    assert [epoch["is_warmup"] for epoch in epochs] == [True, False]
+    for epoch in epochs:
+        assert epoch["learning_rate"] == pytest.approx(0.04)
+        assert epoch["images_per_second"] == pytest.approx(640 / epoch["seconds"])
+
+
+@pytest.mark.parametrize("np", [None, 2])
+def test_resume_goes_on_after_the_checkpoint(train, np, tmp_path):
+    script = SOLUTION if np else PLAIN
+    options = ["--limit=320", "--threads=1"]
+    train(script, *options, "--epochs=1", np=np)
+    output, epochs = train(script, *options, "--epochs=2", "--resume", np=np)
+    assert [epoch["epoch"] for epoch in epochs] == [1, 2]
+    assert output.count("test accuracy") == 1 and "epoch 2/2" in output
+    if np:
+        assert len(set(weights(output))) == 1
+    names = sorted(path.name for path in (tmp_path / "logs").iterdir())
+    assert names == ["checkpoint.pt", "epochs.jsonl"]
+
+
+def test_stops_at_the_target(train):
+    options = ["--limit=128", "--epochs=5", "--target-accuracy=0.0", "--patience=2", "--threads=1"]
+    _, epochs = train(PLAIN, *options)
+    assert len(epochs) == 2
+    assert epochs[0]["threads"] == 1 and epochs[0]["processes"] == 1
+
+
+def test_sample_is_said_to_be_one(train, tmp_path):
+    output, epochs = train(
+        PLAIN, "--epochs=1", "--threads=1",
+        HVDLITE_DATA_SOURCES="cache", XDG_CACHE_HOME=str(tmp_path / "empty"),
+    )  # fmt: skip
+    assert "ONLY A SAMPLE" in output and epochs[0]["is_sample"] and epochs[0]["images"] == 400
+
+
+def test_script_and_solution_take_the_same_options():
+    takes = [re.findall(r'add\("(--[a-z-]+)"', path.read_text()) for path in (PLAIN, SOLUTION)]
+    assert takes[0] == takes[1]
+    for option in ("--epochs", "--batch-size", "--val-batch-size", "--base-lr", "--wd",
+                   "--target-accuracy", "--patience", "--warmup-epochs", "--log-dir"):  # fmt: skip
+        assert option in takes[0]
+    assert "horovod" not in PLAIN.read_text() and "hvd." not in PLAIN.read_text()
+
+
+def test_models():
+    images = torch.zeros(2, 1, 28, 28)
+    for name, size in (("cnn", 1_199_882), ("wrn-16-10", 17_116_346)):
+        model = create_model(name)
+        assert sum(one.numel() for one in model.parameters()) == size
+        assert model(images).shape == (2, 10)
+    with pytest.raises(ValueError, match="there are cnn, wrn-16-10"):
+        create_model("vgg")
+
+
+def test_whole_batches_are_single_images_put_together(full_sets):
+    fashion = data.load("fashion-mnist")
+    images = ImageDataset(fashion.test_images, fashion.test_labels)
+    batch, labels = images.__getitems__([5, 0, 9_999])
+    for place, index in enumerate([5, 0, 9_999]):
+        image, label = images[index]
+        assert torch.equal(image, batch[place]) and label == labels[place]
+        raw = np.asarray(fashion.test_images[index], np.float32)
+        assert np.allclose(image.numpy()[0], (raw - 72) / 90)
+    assert batch.dtype == torch.float32 and labels.dtype == torch.int64
