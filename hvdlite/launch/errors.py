@@ -1,0 +1,20 @@
+"""What the launcher says when it can't start, or when a job fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+class LaunchError(Exception):
+    """The job can't be started. The message is one line for the user: what is wrong, what to do."""
+
+
+def say(message: str) -> None:
+    """Print one line of the launcher's own to standard error."""
+    try:
+        line = f"horovodrun: {message}\n".encode(sys.getfilesystemencoding(), "replace")
+        sys.stderr.flush()
+        os.write(2, line)
+    except OSError:
+        pass  # nobody is listening any more; the exit code still tells

@@ -1,0 +1,89 @@
+"""What Slurm tells a process inside an allocation: which hosts, how many tasks on each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import product
+
+from hvdlite.launch.errors import LaunchError
+
+# Slurm's variables that programs like to read; all others describe tasks that we don't start.
+_HARMLESS = ("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_ARRAY_", "SLURM_SUBMIT_", "SLURM_CPUS_")
+_INTERACTIVE_STEP = "4294967290"  # the shell that salloc opens; its one task is no job step
+
+
+def expand_nodelist(text: str) -> list[str]:
+    """The host names in a compressed list: "n[01-02,05],gpu3" is n01, n02, n05, gpu3."""
+    names: list[str] = []
+    for item in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
+        parts = re.split(r"\[([^\]]*)\]", item.strip())
+        choices = [_expand_ranges(p, text) if i % 2 else [p] for i, p in enumerate(parts)]
+        names += ["".join(choice) for choice in product(*choices)]
+    if not names or any(not re.fullmatch(r"[\w.-]+", name) for name in names):
+        raise LaunchError(f"can't read Slurm's node list {text!r}")
+    return names
+
+
+def _expand_ranges(text: str, whole: str) -> list[str]:
+    numbers: list[str] = []
+    for item in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", item.strip())
+        if not match:
+            raise LaunchError(f"can't read Slurm's node list {whole!r}")
+        first, last = match[1], match[2] or match[1]
+        numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
+    return numbers
+
+
+def expand_counts(text: str) -> list[int]:
+    """The number of tasks on each node: "2(x3),1" is 2, 2, 2, 1."""
+    counts: list[int] = []
+    for item in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", item.strip())
+        if not match:
+            raise LaunchError(f"can't read Slurm's task counts {text!r}")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def check_step(environment: Mapping[str, str], np: int) -> None:
+    """Refuse to run as one of several tasks of srun: each would start all ranks again."""
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    if "SLURM_STEP_ID" not in environment and "SLURM_STEPID" not in environment:
+        return
+    if tasks.isdigit() and int(tasks) > 1:
+        if environment.get("SLURM_PROCID", "0") != "0":
+            raise LaunchError("")  # task 0 speaks for all
+        raise LaunchError(
+            f"srun started this launcher {tasks} times, and each would start {np} ranks; use "
+            f"either `horovodrun -np {np} ...` without srun, or `srun -n {np} --mpi=pmix ...` "
+            "without horovodrun"
+        )
+
+
+def allocated_hosts(environment: Mapping[str, str]) -> list[tuple[str, int]] | None:
+    """The allocation's (host, tasks) pairs; None outside Slurm or if it is this machine only."""
+    nodes = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST")
+    if not nodes:
+        return None
+    if environment.get("SLURM_STEP_ID", _INTERACTIVE_STEP) != _INTERACTIVE_STEP:
+        return None  # the one task of a step has only this node
+    names = expand_nodelist(nodes)
+    on_a_node = "SLURM_PROCID" in environment or "SLURMD_NODENAME" in environment
+    if len(names) == 1 and on_a_node:
+        return None
+    counts = expand_counts(environment.get("SLURM_TASKS_PER_NODE") or "1")
+    counts += counts[-1:] * (len(names) - len(counts))
+    return list(zip(names, counts, strict=False))
+
+
+def hide_tasks(environment: dict[str, str]) -> None:
+    """Take Slurm's task layout out of `environment`, so that mpirun starts ranks right here.
+
+    Among what goes is SLURM_JOBID: Open MPI asks Slurm for hosts when it sees it. The same number
+    stays as SLURM_JOB_ID for the user's program.
+    """
+    for name in [n for n in environment if n.startswith("SLURM_")]:
+        if not name.startswith(_HARMLESS):
+            del environment[name]
