@@ -3,96 +3,18 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-FLOATS = ["float16", "bfloat16", "float32", "float64"]
-INTEGERS = ["uint8", "int8", "int16", "int32", "int64"]
-OPS = {"Average": 0, "Sum": 1, "Min": 3, "Max": 4, "Product": 5}
-
-
-def _data(dtype: str, count: int, rank: int, seed: int):
-    """A rank's tensor: random small integers, so that sums are exact in every dtype."""
-    import ml_dtypes
-    import numpy as np
-
-    kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
-    generator = np.random.default_rng([seed, rank])
-    if dtype == "bool":
-        return generator.integers(0, 2, count).astype(kind)
-    low = 0 if kind.kind == "u" else -3
-    return generator.integers(low, 4, count).astype(kind)
-
-
-def _twin(op: str, parts: list, size: int):
-    """What the reduction should give, computed in one process in float64 or int64."""
-    import numpy as np
-
-    kind = parts[0].dtype
-    if kind == np.bool_:
-        return {"Max": np.any, "Min": np.all, "Product": np.all}[op](np.stack(parts), axis=0)
-    wide = np.float64 if kind.kind not in "iu" else np.int64
-    stack = np.stack([part.astype(wide) for part in parts])
-    if op == "Average":
-        total = stack.sum(0)
-        result = np.trunc(total / size) if kind.kind in "iu" else total / size
-    else:
-        reduce = {"Sum": np.sum, "Min": np.min, "Max": np.max, "Product": np.prod}[op]
-        result = reduce(stack, axis=0)
-    return result.astype(kind)
-
-
-def _allreduce(algorithm: str, cases: list) -> list[str]:
-    """Reduce each case with an algorithm; returns the cases that went wrong."""
-    import os
-
-    import numpy as np
-
-    import hvdlite
-    from hvdlite import basics
-    from hvdlite.request import Descriptor, Request
-
-    if os.environ.get("HVDLITE_ALLREDUCE") != algorithm or not hvdlite.is_initialized():
-        os.environ["HVDLITE_ALLREDUCE"] = algorithm
-        hvdlite.shutdown()
-        hvdlite.init()
-    engine = basics.engine()
-    if engine.channels:
-        assert engine.channels[0].collectives.name == algorithm
-    wrong = []
-    for dtype, count, op, seed in cases:
-        parts = [_data(dtype, count, rank, seed) for rank in range(hvdlite.size())]
-        mine = parts[hvdlite.rank()]
-        out = np.empty_like(mine)
-        what = Descriptor(
-            "allreduce", engine.name("t"), OPS[op], dtype, ((count,),), -1, 1.0, 1.0, "cpu"
-        )
-        engine.wait(engine.submit(Request(what, (mine.copy(),), (out,))))
-        right = _twin(op, parts, hvdlite.size())
-        close = out.tobytes() == right.tobytes()
-        if op == "Average" and not close and dtype not in INTEGERS:
-            step = {"float16": 2**-10, "bfloat16": 2**-7}.get(dtype, 1e-6)
-            close = np.allclose(out.astype(float), right.astype(float), rtol=step)
-        if not close:
-            wrong.append(f"{dtype} {count} {op} {seed}: {out[:5]} instead of {right[:5]}")
-    return wrong
-
-
-def _restore() -> None:
-    import os
-
-    import hvdlite
-
-    os.environ.pop("HVDLITE_ALLREDUCE", None)
-    hvdlite.shutdown()
+from twin import FLOATS, INTEGERS, OPS, allreduce, restore
 
 
 @pytest.fixture
 def pool(ranks, np):
     """`np` ranks, which afterwards choose their algorithm by themselves again."""
     yield ranks(np)
-    ranks(np).run(_restore)
+    ranks(np).run(restore)
 
 
-ALGORITHMS = ["shm", "mpi", "ring"]
+# The two-level one on 2+1, 2+2 and 2+2+1 ranks, and where all or none of them share memory.
+ALGORITHMS = ["shm", "mpi", "ring", "ps", "hierarchical/2"]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -100,7 +22,7 @@ ALGORITHMS = ["shm", "mpi", "ring"]
 def test_every_dtype_and_operation(pool, algorithm):
     cases = [(dtype, 7, op, 1) for dtype in FLOATS + INTEGERS for op in OPS]
     cases += [("bool", 7, op, 1) for op in ("Min", "Max", "Product")]
-    for wrong in pool.run(_allreduce, algorithm, cases):
+    for wrong in pool.run(allreduce, algorithm, cases):
         assert wrong == []
 
 
@@ -129,7 +51,7 @@ _counts = st.one_of(
     )
 )
 def test_any_size(pool, algorithm, cases):
-    for wrong in pool.run(_allreduce, algorithm, cases):
+    for wrong in pool.run(allreduce, algorithm, cases):
         assert wrong == []
 
 
