@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from hvdlab import data
 
 ROOT = Path(__file__).parents[2]
+LIMIT = 240  # seconds; ends a hang, measures nothing
 SHOW = """
 import hashlib, sys
 from hvdlab import data
@@ -31,7 +33,6 @@ class Mirror(http.server.ThreadingHTTPServer):
         self.requests: list[str] = []
         self.gate = threading.Event()  # closed: every answer stops half-way until it opens
         self.gate.set()
-        self.asked = threading.Event()
         self.half_sent = threading.Event()
         self.cut: set[str] = set()  # answers that end after half of the promised bytes
         super().__init__(("127.0.0.1", 0), _Answer)
@@ -46,7 +47,6 @@ class _Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server = self.server
         server.requests.append(self.path)
-        server.asked.set()
         content = server.files.get(self.path)
         if content is None:
             server.gate.wait(60)
@@ -111,16 +111,34 @@ class Lab:
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen:
         """Start python with these arguments."""
-        process = subprocess.Popen(
-            [sys.executable, *arguments],
-            env={**self.environment, **environment},
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        errors = self.folder / f"stderr-{len(self.running)}.txt"
+        with errors.open("w") as stream:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                env={**self.environment, **environment},
+                cwd=self.folder,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                text=True,
+            )
         self.running.append(process)
         return process
+
+    def stderr(self, process: subprocess.Popen) -> str:
+        """What the process has said on stderr so far."""
+        return (self.folder / f"stderr-{self.running.index(process)}.txt").read_text()
+
+    def finish(self, process: subprocess.Popen) -> tuple[str, str, int]:
+        """stdout, stderr and the exit status, within the time limit."""
+        out, _ = process.communicate(timeout=LIMIT)
+        return out, self.stderr(process), process.returncode
+
+    def wait_until_waiting(self, processes: list[subprocess.Popen], count: int) -> None:
+        """Until so many of the processes have said that they wait for another."""
+        deadline = time.monotonic() + LIMIT
+        while sum("waiting for" in self.stderr(one) for one in processes) < count:
+            assert time.monotonic() < deadline, [self.stderr(one) for one in processes]
+            time.sleep(0.05)
 
     def load(self, name: str = "fashion-mnist", **environment: str) -> subprocess.Popen:
         """Start a process that loads a set and prints its hash, length and is_sample."""

