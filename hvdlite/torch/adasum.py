@@ -33,7 +33,7 @@ class StepSync(GradientSync):
         handles = []
         for i, (param, start) in enumerate(zip(params, before, strict=True)):
             small, context = self._compression.compress(param - start)
-            name = f"{self._name}.{self._names.get(id(param), i)}"
+            name = f"{self._name}.{self._names.get(param, i)}"
             handle = ops.allreduce_async_(
                 small.contiguous(), name=name, op=ADASUM, process_set=self.process_set
             )
