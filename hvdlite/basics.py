@@ -38,14 +38,16 @@ def init(
     """Find the other ranks; every rank must call it. A second call does nothing.
 
     `comm` narrows the world to these ranks of MPI.COMM_WORLD or to that communicator.
+    `process_sets` are taken into use, with those that other ranks name.
     After an error that left the ranks out of step, `init()` starts afresh.
     Raises HorovodInternalError where the launcher's and MPI's number of processes differ.
     """
     with _State.lock:
-        if is_initialized():
-            if _State.engine.broken is None:
-                return
-            shutdown()
+        if is_initialized() and _State.engine.broken is None:
+            if process_sets is not None:
+                _agree_on_process_sets(process_sets)
+            return
+        shutdown()
         world = connect(Settings.from_environment(), comm)
         _State.engine = Engine(world)
         _State.pid = os.getpid()
@@ -56,8 +58,9 @@ def init(
             atexit.register(_at_exit)
             if not hasattr(sys, "ps1"):
                 sys.excepthook = _end_job_on_error(sys.excepthook)
-        for process_set in process_sets or []:
-            add_process_set(process_set)
+        global_process_set.mpi_comm = comm if hasattr(comm, "Get_group") else world.comm
+        if process_sets is not None:
+            _agree_on_process_sets(process_sets)
         if world.settings.timeline:
             start_timeline(world.settings.timeline, world.settings.timeline_mark_cycles)
 
@@ -172,6 +175,33 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         assert comm != MPI.COMM_NULL
     _register(number, process_set, ranks)
     return process_set
+
+
+def _agree_on_process_sets(process_sets: Sequence[ProcessSet | Sequence[int]]) -> None:
+    """Take the process sets of all ranks into use; ValueError where this rank's repeat."""
+    wanted = [as_process_set(item) for item in process_sets]
+    lists = [sorted(process_set.ranks) for process_set in wanted]
+    distinct = len({tuple(ranks) for ranks in [*lists, range(size())]}) == len(lists) + 1
+    gathered = engine().exchange("init.process_sets", (lists, distinct))
+    if not distinct:
+        raise ValueError(f"init: these process sets repeat each other or the world: {lists}")
+    if not all(good for _, good in gathered):
+        return  # the ranks whose list was refused will call init() with another
+    longest = max(len(lists) for lists, _ in gathered)
+    for position in range(longest):
+        for lists, _ in gathered:
+            if len(lists) > position and lists[position] not in process_set_ranks().values():
+                add_process_set(lists[position])
+    numbers = {tuple(ranks): number for number, ranks in process_set_ranks().items()}
+    for process_set in wanted:
+        number = numbers[tuple(sorted(process_set.ranks))]
+        _register(number, process_set, sorted(process_set.ranks))
+
+
+def process_set_ranks() -> dict[int, list[int]]:
+    """The ranks of each process set in use, by its process_set_id."""
+    engine()
+    return {number: process_set.ranks for number, process_set in _State.process_sets.items()}
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:

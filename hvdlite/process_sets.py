@@ -16,12 +16,15 @@ class ProcessSet:
     def __init__(self, ranks_or_comm: Union[Sequence[int], "MPI.Comm"]):
         self.process_set_id: int | None = None
         self._world_rank: int | None = None
+        self.mpi_comm: MPI.Comm | None = None  # the communicator that it was made from
         if hasattr(ranks_or_comm, "Get_group"):
             from mpi4py import MPI
 
+            self.mpi_comm = ranks_or_comm
             group = ranks_or_comm.Get_group()
             everybody = MPI.COMM_WORLD.Get_group()
-            self.ranks: list[int] | None = group.Translate_ranks(None, everybody).tolist()
+            ranks = group.Translate_ranks(None, everybody)
+            self.ranks: list[int] | None = [int(rank) for rank in ranks]
         else:
             self.ranks = sorted(int(rank) for rank in ranks_or_comm)
 

@@ -84,8 +84,6 @@ def _launched() -> bool:
 
 def _start_mpi() -> None:
     """Import mpi4py.MPI, which starts MPI, set so that it suits us and our users."""
-    if "mpi4py.MPI" in sys.modules:
-        return
     # Open MPI: fork() (DataLoader workers) is safe for us, since a child never calls MPI.
     os.environ.setdefault("OMPI_MCA_mpi_warn_on_fork", "0")
     # UCX's one-sided component prints errors where there is no such network.
@@ -93,8 +91,12 @@ def _start_mpi() -> None:
     try:
         import mpi4py
 
-        mpi4py.rc.finalize = False  # ours at exit: it first waits quietly for the other ranks
-        import mpi4py.MPI
+        if "mpi4py.MPI" not in sys.modules:
+            mpi4py.rc.finalize = False  # ours at exit, which first waits quietly for the others
+        from mpi4py import MPI
+
+        if not MPI.Is_initialized():  # the program has set mpi4py.rc.initialize to False
+            MPI.Init_thread(MPI.THREAD_MULTIPLE)
     except (ImportError, RuntimeError) as error:
         raise HorovodInternalError(
             f"this process was started as one of several, but MPI can't be used ({error}). "
