@@ -224,6 +224,9 @@ class Engine:
             # The others may read this rank's row since the agreement, so that it can't be scaled
             # any more: both factors are applied to the sum.
             finish = Finish(what.op, what.prescale * what.postscale, channel.group.size)
+            if not channel.agreement.at_once:
+                # A rank that has joined clears its row only now: wait for it.
+                channel.group.allgather_numbers([0])
             with self._activity(batch, moving):
                 channel.collectives.allreduce_rows(batch[0].rows, what.op, finish)
             return
