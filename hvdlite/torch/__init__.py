@@ -49,6 +49,7 @@ from hvdlite.torch.ops import (
 )
 from hvdlite.torch.optimizer import DistributedOptimizer
 from hvdlite.torch.sparse import sparse_allreduce_async
+from hvdlite.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
     *_basics,
@@ -68,6 +69,7 @@ __all__ = [
     "Min",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "__version__",
     "allgather",
     "allgather_async",
