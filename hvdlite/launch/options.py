@@ -11,44 +11,34 @@ import re
 
 from hvdlite.launch.errors import LaunchError
 
-# Option, type, variable, place in Horovod's YAML file, help. A `bool` also gets a --no-... twin.
-_SETTINGS = (
-    ("fusion-threshold-mb", int, "FUSION_THRESHOLD", "params", "size of the fusion buffer in MiB"),
-    ("cycle-time-ms", float, "CYCLE_TIME", "params", "accepted; nothing here waits for a cycle"),
-    ("cache-capacity", int, "CACHE_CAPACITY", "params", "accepted; there is no response cache"),
-    ("hierarchical-allreduce", bool, "HIERARCHICAL_ALLREDUCE", "params",
-     "reduce inside each host first, then between hosts"),
-    ("hierarchical-allgather", bool, "HIERARCHICAL_ALLGATHER", "params", "accepted"),
-    ("torus-allreduce", bool, "TORUS_ALLREDUCE", "params", "accepted"),
-    ("autotune", bool, "AUTOTUNE", "autotune.enabled", "accepted"),
-    ("autotune-log-file", str, "AUTOTUNE_LOG", "autotune.log_file", "accepted"),
-    ("autotune-warmup-samples", int, "AUTOTUNE_WARMUP_SAMPLES", "autotune.warmup_samples",
-     "accepted"),
-    ("autotune-steps-per-sample", int, "AUTOTUNE_STEPS_PER_SAMPLE", "autotune.steps_per_sample",
-     "accepted"),
-    ("autotune-bayes-opt-max-samples", int, "AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
-     "autotune.bayes_opt_max_samples", "accepted"),
-    ("autotune-gaussian-process-noise", float, "AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
-     "autotune.gaussian_process_noise", "accepted"),
-    ("timeline-filename", str, "TIMELINE", "timeline.filename",
-     "write a timeline of all collectives to this file"),
-    ("timeline-mark-cycles", bool, "TIMELINE_MARK_CYCLES", "timeline.mark_cycles",
-     "mark cycles in the timeline"),
-    ("stall-check", bool, "STALL_CHECK_DISABLE", "stall_check.enabled",
-     "warn when ranks wait for others (the default)"),
-    ("stall-check-warning-time-seconds", int, "STALL_CHECK_TIME_SECONDS",
-     "stall_check.warning_time_seconds", "seconds of waiting before a warning"),
-    ("stall-check-shutdown-time-seconds", int, "STALL_SHUTDOWN_TIME_SECONDS",
-     "stall_check.shutdown_time_seconds", "seconds of waiting before the job is ended; 0: never"),
-    ("mpi-threads-disable", bool, "MPI_THREADS_DISABLE", "library_options", "accepted"),
-    ("num-nccl-streams", int, "NUM_NCCL_STREAMS", "library_options", "accepted"),
-    ("thread-affinity", int, "THREAD_AFFINITY", "library_options", "accepted"),
-    ("gloo-timeout-seconds", int, "GLOO_TIMEOUT_SECONDS", "library_options", "accepted"),
-    ("log-level", str, "LOG_LEVEL", "logging.level", "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL"),
-    ("log-with-timestamp", bool, "LOG_HIDE_TIME", "logging.with_timestamp",
-     "log lines carry the time"),
-)  # fmt: skip
-
+# Option, type, variable (after HOROVOD_), section of Horovod's YAML file, help. A bool also gets a
+# --no-... twin. What says "accepted" has no meaning here.
+_TABLE = """
+fusion-threshold-mb int FUSION_THRESHOLD params size of the fusion buffer in MiB
+cycle-time-ms float CYCLE_TIME params accepted
+cache-capacity int CACHE_CAPACITY params accepted
+hierarchical-allreduce bool HIERARCHICAL_ALLREDUCE params reduce inside each host first
+hierarchical-allgather bool HIERARCHICAL_ALLGATHER params accepted
+torus-allreduce bool TORUS_ALLREDUCE params accepted
+autotune bool AUTOTUNE autotune accepted
+autotune-log-file str AUTOTUNE_LOG autotune accepted
+autotune-warmup-samples int AUTOTUNE_WARMUP_SAMPLES autotune accepted
+autotune-steps-per-sample int AUTOTUNE_STEPS_PER_SAMPLE autotune accepted
+autotune-bayes-opt-max-samples int AUTOTUNE_BAYES_OPT_MAX_SAMPLES autotune accepted
+autotune-gaussian-process-noise float AUTOTUNE_GAUSSIAN_PROCESS_NOISE autotune accepted
+timeline-filename str TIMELINE timeline write a timeline of all collectives to this file
+timeline-mark-cycles bool TIMELINE_MARK_CYCLES timeline mark cycles in the timeline
+stall-check bool STALL_CHECK_DISABLE stall_check warn when ranks wait for others (the default)
+stall-check-warning-time-seconds int STALL_CHECK_TIME_SECONDS stall_check wait before a warning
+stall-check-shutdown-time-seconds int STALL_SHUTDOWN_TIME_SECONDS stall_check wait before the end
+mpi-threads-disable bool MPI_THREADS_DISABLE library_options accepted
+num-nccl-streams int NUM_NCCL_STREAMS library_options accepted
+thread-affinity int THREAD_AFFINITY library_options accepted
+gloo-timeout-seconds int GLOO_TIMEOUT_SECONDS library_options accepted
+log-level str LOG_LEVEL logging TRACE, DEBUG, INFO, WARNING, ERROR or FATAL
+log-with-timestamp bool LOG_HIDE_TIME logging log lines carry the time
+"""
+_SETTINGS = [line.split(maxsplit=4) for line in _TABLE.strip().splitlines()]
 _LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 _OLD_NAMES = {  # spellings that older scripts still use
     "log-with-timestamp": ("--no-log-hide-timestamp",),
@@ -107,12 +97,12 @@ def make_parser() -> argparse.ArgumentParser:
     for name, kind, variable, _, text in _SETTINGS:
         dest = name.replace("-", "_")
         text = f"{text} (HOROVOD_{variable})"
-        if kind is bool:
+        if kind == "bool":
             yes, no = ([f"--{n}", *_OLD_NAMES.get(n, ())] for n in (name, f"no-{name}"))
             add(*yes, dest=dest, action="store_const", const=True, help=text)
             add(*no, dest=dest, action="store_const", const=False, help="the opposite")
         else:
-            add(f"--{name}", dest=dest, type=str if kind is str else _amount, help=text)
+            add(f"--{name}", dest=dest, type=str if kind == "str" else _amount, help=text)
     for dest in _ELASTIC.split():
         names = [f"--{dest.replace('_', '-')}"]
         if dest in ("min_np", "max_np"):
@@ -169,20 +159,21 @@ def _read_config(args: argparse.Namespace) -> None:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise LaunchError(f"--config-file {path} is not YAML: {reason}") from None
-    for name, kind, _, place, _ in _SETTINGS:
+    for name, kind, _, section, _ in _SETTINGS:
         dest = name.replace("-", "_")
-        section, _, key = place.partition(".")
+        # In section "autotune", --autotune-log-file is "log_file", and --autotune is "enabled".
+        key = dest.removeprefix("log" if section == "logging" else section).strip("_") or "enabled"
         value = config.get(section) if isinstance(config, dict) else None
-        value = value.get(key or dest) if isinstance(value, dict) else None
+        value = value.get(key) if isinstance(value, dict) else None
         if value is None or getattr(args, dest) is not None:
             continue
         try:
-            good = isinstance(value, bool) if kind is bool else value is not True
-            value = value if kind is bool else (str if kind is str else _amount)(str(value))
+            good = isinstance(value, bool) == (kind == "bool")
+            value = _amount(str(value)) if kind in ("int", "float") else value
         except (ValueError, argparse.ArgumentTypeError):
             good = False
         if not good:
-            raise LaunchError(f"{path}: {section}.{key or dest} can't be {value!r}")
+            raise LaunchError(f"{path}: {section}.{key} can't be {value!r}")
         setattr(args, dest, value)
 
 
@@ -195,7 +186,7 @@ def settings_environment(args: argparse.Namespace) -> dict[str, str]:
             continue
         if variable == "FUSION_THRESHOLD":
             value = int(value * 1024 * 1024)  # bytes
-        elif kind is bool:
+        elif kind == "bool":
             opposite = variable in ("STALL_CHECK_DISABLE", "LOG_HIDE_TIME")
             value = int(value != opposite)
         environment[f"HOROVOD_{variable}"] = str(value)

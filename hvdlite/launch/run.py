@@ -45,14 +45,14 @@ def run_command(
     slurm.check_step(environment, np)
     if not command:
         raise LaunchError("no command; write it at the end: horovodrun -np 2 python train.py")
-    placed, by_slurm = _place(hosts, hostfile, np, environment)
+    placed = _place(hosts, hostfile, np, environment)
     remote = [name for name, _ in placed if name != THIS_MACHINE]
     if len(remote) < len(placed):
         check_command(command, environment)
     mpi = find_mpi(environment)
     ssh_options = ["-p", str(ssh_port)] if ssh_port else []
     ssh_options += ["-i", ssh_identity_file] if ssh_identity_file else []
-    if remote and not by_slurm:
+    if remote and "SLURM_JOB_ID" not in environment:  # Slurm starts ranks without ssh
         check_reachable(remote, ssh_options, start_timeout)
     environment = job_environment(mpi, environment, here=not remote)
     if nics:
@@ -87,18 +87,16 @@ def run_command(
 
 def _place(
     hosts: str | None, hostfile: str | None, np: int, environment: dict[str, str]
-) -> tuple[list[tuple[str, int]], bool]:
-    """How many ranks each host gets, and whether Slurm rather than ssh starts them there."""
+) -> list[tuple[str, int]]:
+    """How many ranks each host gets."""
     if hosts is not None:
-        return assign(parse_hosts(hosts), np, f"-H {hosts}"), False
+        return assign(parse_hosts(hosts), np, f"-H {hosts}")
     if hostfile is not None:
-        return assign(read_hostfile(hostfile), np, f"host file {hostfile}"), False
-    allocated = slurm.allocated_hosts(environment)
-    if allocated is None:
-        return [(THIS_MACHINE, np)], False
+        return assign(read_hostfile(hostfile), np, f"host file {hostfile}")
+    allocated = slurm.allocated_hosts(environment) or [(THIS_MACHINE, np)]
     if sum(tasks for _, tasks in allocated) < np:
         allocated = [(name, None) for name, _ in allocated]  # share them as evenly as can be
-    return assign(allocated, np, "the Slurm allocation"), True
+    return assign(allocated, np, "the Slurm allocation")
 
 
 def _words(text: str, option: str) -> list[str]:

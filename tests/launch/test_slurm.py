@@ -66,6 +66,9 @@ def test_ranks_of_several_nodes_go_to_slurm(horovodrun, one_line, tmp_path):
     assert result.returncode == 0, result.err
     assert "--host n01:2,n02:2,n05:1 " in (tmp_path / "line").read_text()
     assert "SLURM_JOBID=7" in (tmp_path / "env").read_text()
+    result = horovodrun("-np", 2, "-H", "n01:1,n02:1", "true", env=slurm)
+    assert result.returncode == 0, result.err
+    assert "--host n01:1,n02:1 " in (tmp_path / "line").read_text()
     # more ranks than tasks: shared as evenly as can be
     assert horovodrun("-np", 7, "true", env=slurm).returncode == 0
     assert "--host n01:3,n02:2,n05:2 " in (tmp_path / "line").read_text()
