@@ -18,13 +18,8 @@ class ProcessSet:
         self._world_rank: int | None = None
         self.mpi_comm: MPI.Comm | None = None  # the communicator that it was made from
         if hasattr(ranks_or_comm, "Get_group"):
-            from mpi4py import MPI
-
             self.mpi_comm = ranks_or_comm
-            group = ranks_or_comm.Get_group()
-            everybody = MPI.COMM_WORLD.Get_group()
-            ranks = group.Translate_ranks(None, everybody)
-            self.ranks: list[int] | None = [int(rank) for rank in ranks]
+            self.ranks: list[int] | None = _world_ranks(ranks_or_comm)
         else:
             self.ranks = sorted(int(rank) for rank in ranks_or_comm)
 
@@ -69,6 +64,14 @@ class ProcessSet:
 
     def __repr__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+
+def _world_ranks(comm: "MPI.Comm") -> list[int]:
+    """The numbers in MPI.COMM_WORLD of a communicator's ranks."""
+    from mpi4py import MPI
+
+    everybody = MPI.COMM_WORLD.Get_group()
+    return [int(rank) for rank in comm.Get_group().Translate_ranks(None, everybody)]
 
 
 global_process_set = ProcessSet([])
