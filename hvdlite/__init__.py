@@ -33,6 +33,16 @@ from hvdlite.basics import (
 )
 from hvdlite.process_sets import ProcessSet, global_process_set
 
+
+def __getattr__(name: str) -> object:
+    # `hvdlite.run` needs the launcher, which ranks don't.
+    if name == "run":
+        from hvdlite.launch.function import run
+
+        return run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "ProcessSet",
     "__version__",

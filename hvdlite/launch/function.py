@@ -1,0 +1,162 @@
+"""`hvdlite.run`: a Python function on several ranks, called from a script or a notebook."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from hvdlite.launch.errors import LaunchError
+from hvdlite.launch.run import run_command
+
+
+def run(
+    func: Callable[..., Any],
+    args: tuple = (),
+    kwargs: dict[str, Any] | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: tuple[int, int] | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: float | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: bool | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: str | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """Call `func(*args, **kwargs)` on `num_proc` ranks; returns their results in rank order.
+
+    The function may be defined anywhere, a notebook's cell included; it travels with what it uses.
+    Its output appears while it runs. The arguments are horovodrun's options under Horovod's names;
+    those of elastic training are refused with LaunchError.
+    Raises TypeError for a function that can't travel, RuntimeError with the rank's traceback where
+    the function fails, KeyboardInterrupt after an interrupt; no rank is left then.
+    """
+    if any((min_num_proc, max_num_proc, host_discovery_script, min_np, max_np, reset_limit)):
+        raise LaunchError("hvdlite.run: elastic training is not supported yet")
+    interfaces = network_interfaces or network_interface
+    with tempfile.TemporaryDirectory(prefix="hvdlite-run-") as folder:
+        Path(folder, "call").write_bytes(_pack(func, args, kwargs or {}))
+        with _Output(sys.stdout) as out, _Output(sys.stderr) as err:
+            code = run_command(
+                [executable or sys.executable, "-m", "hvdlite.launch.function", folder],
+                np or num_proc,
+                hosts=hosts,
+                hostfile=hostfile,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                output_folder=output_filename,
+                mpi_args=mpi_args or "",
+                nics=interfaces.split(",") if interfaces else None,
+                ssh_port=ssh_port,
+                ssh_identity_file=ssh_identity_file,
+                start_timeout=start_timeout or 30,
+                verbose=bool(verbose),
+                stdout=out.fd,
+                stderr=err.fd,
+            )
+        if code == 130:
+            raise KeyboardInterrupt
+        results = Path(folder, "results")
+        if code == 0 and results.exists():
+            return [cloudpickle.loads(result) for result in pickle.loads(results.read_bytes())]
+        told = [path.read_text() for path in sorted(Path(folder).glob("error.*"))]
+        raise RuntimeError("\n".join([f"hvdlite.run ended with exit code {code}", *told]))
+
+
+def _pack(func: Callable, args: tuple, kwargs: dict) -> bytes:
+    try:
+        return cloudpickle.dumps((func, args, kwargs))
+    except Exception as error:
+        names = [*getattr(func, "__code__", run.__code__).co_names]
+        scope = dict(getattr(func, "__globals__", {}))
+        cells = zip(func.__code__.co_freevars, func.__closure__ or (), strict=False)
+        scope.update({name: cell.cell_contents for name, cell in cells})
+        scope.update({f"args[{i}]": value for i, value in enumerate(args)} | kwargs)
+        bad = [
+            name
+            for name, value in scope.items()
+            if (name in [*names, *func.__code__.co_freevars, *kwargs] or "args[" in name)
+            and not _travels(value)
+        ]
+        raise TypeError(
+            f"{func.__name__} can't be sent to the ranks: {', '.join(bad) or error} can't be "
+            "pickled. Make such things (locks, files, connections) inside the function"
+        ) from error
+
+
+def _travels(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+        return True
+    except Exception:
+        return False
+
+
+class _Output:
+    """A file descriptor for the ranks' output that ends in a Python stream, as notebooks need."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def __enter__(self) -> _Output:
+        reading, self.fd = os.pipe()
+        self._thread = threading.Thread(target=self._copy, args=(reading,))
+        self._thread.start()
+        return self
+
+    def _copy(self, reading: int) -> None:
+        with open(reading, encoding="utf-8", errors="replace", newline="") as pipe:
+            while text := pipe.readline():
+                self._stream.write(text)
+                self._stream.flush()
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+        self._thread.join()
+
+
+def _call_on_rank(folder: Path) -> None:
+    """A rank's part: get the function from rank 0, call it, and give rank 0 the result."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    func, args, kwargs = cloudpickle.loads(
+        comm.bcast(Path(folder, "call").read_bytes() if comm.rank == 0 else None)
+    )
+    try:
+        result = cloudpickle.dumps(func(*args, **kwargs))
+    except Exception:
+        if folder.is_dir():
+            text = f"rank {comm.rank} of {comm.size}:\n{traceback.format_exc()}"
+            Path(folder, f"error.{comm.rank:05}").write_text(text)
+        raise
+    results = comm.gather(result)
+    if comm.rank == 0:
+        Path(folder, "results").write_bytes(pickle.dumps(results))
+
+
+if __name__ == "__main__":
+    _call_on_rank(Path(sys.argv[1]))

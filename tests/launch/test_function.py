@@ -1,0 +1,123 @@
+"""hvdlite.run: results in rank order, output, errors, interrupts, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import hvdlite
+
+_factor = 10
+
+
+def _ranks_left() -> list[int]:
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if "hvdlite.launch.function" in (process.info["cmdline"] or [])
+    ]
+
+
+def test_results_in_rank_order(capsys):
+    offset = 3
+
+    class Box:
+        def __init__(self, value):
+            self.value = value
+
+    def work(plus, times=1):
+        import hvdlite.torch as hvd
+
+        hvd.init()
+        print("hello from", hvd.rank(), flush=True)
+        total = hvd.allreduce(__import__("torch").ones(1), op=hvd.Sum).item()
+        return Box(hvd.rank() * _factor * times + offset + plus), total
+
+    results = hvdlite.run(work, args=(1,), kwargs={"times": 2}, np=2)
+    assert [box.value for box, _ in results] == [4, 24]
+    assert [total for _, total in results] == [2, 2]
+    out = capsys.readouterr().out
+    assert "[1,0]<stdout>:hello from 0" in out and "[1,1]<stdout>:hello from 1" in out
+    import horovod
+
+    assert horovod.run is hvdlite.run
+
+
+def test_a_large_result_and_a_function_without_hvdlite():
+    lengths = [len(result) for result in hvdlite.run(lambda: b"x" * 50_000_000, np=2)]
+    assert lengths == [50_000_000] * 2
+
+
+def test_the_failing_ranks_traceback_is_shown():
+    def fails():
+        import hvdlite.torch as hvd
+
+        hvd.init()
+        if hvd.rank() == 1:
+            raise KeyError("no such layer")
+        hvd.barrier()
+
+    with pytest.raises(RuntimeError, match="rank 1 of 2:(.|\n)*KeyError: 'no such layer'"):
+        hvdlite.run(fails, np=2)
+    assert hvdlite.run(lambda: "again", np=2) == ["again"] * 2
+    assert _ranks_left() == []
+
+
+def test_what_cannot_travel_is_named():
+    lock = threading.Lock()
+
+    def guarded():
+        with lock:
+            return 1
+
+    with pytest.raises(TypeError, match="guarded can't be sent to the ranks: lock can't be"):
+        hvdlite.run(guarded, np=2)
+    with pytest.raises(TypeError, match=r"args\[1\]"):
+        hvdlite.run(lambda a, b: a, args=(1, lock), np=2)
+
+
+PROGRAM = """
+import hvdlite, os, sys, time
+
+def stuck():
+    import hvdlite.torch as hvd
+    hvd.init()
+    print("started", flush=True)
+    if hvd.rank() == 0:
+        hvd.barrier()
+    time.sleep(600)
+
+try:
+    hvdlite.run(stuck, np=2)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+print(hvdlite.run(lambda: 7, np=2), flush=True)
+"""
+
+
+def test_an_interrupt_ends_all_ranks_and_the_next_run_works(tmp_path: Path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen(
+        [sys.executable, str(program)], stdout=subprocess.PIPE, text=True, env=env
+    )
+    for _ in range(2):
+        assert "started" in process.stdout.readline()
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=60)
+    assert "interrupted" in rest and "[7, 7]" in rest
+    assert process.returncode == 0
+    assert _ranks_left() == []
+
+
+def test_elastic_arguments_are_refused():
+    with pytest.raises(Exception, match="elastic training is not supported yet"):
+        hvdlite.run(lambda: 1, np=2, min_np=1)
