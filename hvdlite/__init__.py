@@ -4,72 +4,28 @@ The functions here need no framework. `hvdlite.torch` and the other bindings off
 """
 
 from hvdlite._version import __version__
-from hvdlite.basics import (
-    add_process_set,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    process_set_ranks,
-    rank,
-    remove_process_set,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from hvdlite.process_sets import ProcessSet, global_process_set
+
+# fmt: off
+_BASICS = [
+    "ProcessSet", "add_process_set", "ccl_built", "cross_rank", "cross_size", "cuda_built",
+    "ddl_built", "global_process_set", "gloo_built", "gloo_enabled", "init", "is_homogeneous",
+    "is_initialized", "local_rank", "local_size", "mpi_built", "mpi_enabled",
+    "mpi_threads_supported", "nccl_built", "process_set_ranks", "rank", "remove_process_set",
+    "rocm_built", "shutdown", "size", "start_timeline", "stop_timeline",
+]
+# fmt: on
+
+__all__ = ["__version__", "run", *_BASICS]
 
 
 def __getattr__(name: str) -> object:
-    # `hvdlite.run` needs the launcher, which ranks don't.
+    # Imported when asked for: the launcher needs none of the runtime, and ranks no launcher.
     if name == "run":
         from hvdlite.launch.function import run
 
         return run
+    if name in _BASICS:
+        from hvdlite import basics
+
+        return getattr(basics, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-__all__ = [
-    "ProcessSet",
-    "__version__",
-    "add_process_set",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "process_set_ranks",
-    "rank",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-]

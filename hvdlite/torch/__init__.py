@@ -1,7 +1,7 @@
 """The PyTorch binding: `import hvdlite.torch as hvd`, or `import horovod.torch as hvd`."""
 
-from hvdlite import *  # noqa: F403
-from hvdlite import __all__ as _basics
+# ruff: noqa: F401, F403
+from hvdlite import *
 from hvdlite import __version__
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.torch.autograd import (
@@ -51,48 +51,5 @@ from hvdlite.torch.optimizer import DistributedOptimizer
 from hvdlite.torch.sparse import sparse_allreduce_async
 from hvdlite.torch.sync_batch_norm import SyncBatchNorm
 
-__all__ = [
-    *_basics,
-    "join",
-    "reducescatter_async",
-    "grouped_reducescatter_async",
-    "alltoall_async",
-    "reducescatter",
-    "grouped_reducescatter",
-    "alltoall",
-    "Adasum",
-    "Average",
-    "Compression",
-    "DistributedOptimizer",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "Product",
-    "Sum",
-    "SyncBatchNorm",
-    "__version__",
-    "allgather",
-    "allgather_async",
-    "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "broadcast_object",
-    "broadcast_optimizer_state",
-    "broadcast_parameters",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "poll",
-    "sparse_allreduce_async",
-    "synchronize",
-]
+# Everything above is offered, under Horovod's names.
+__all__ = [name for name in globals() if not name.startswith("_")]
