@@ -24,6 +24,7 @@ from hvdlite.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from hvdlite.torch.handles import poll, synchronize
 from hvdlite.torch.ops import (
     Adasum,
     Average,
@@ -43,9 +44,7 @@ from hvdlite.torch.ops import (
     grouped_allreduce_async_,
     grouped_reducescatter_async,
     join,
-    poll,
     reducescatter_async,
-    synchronize,
 )
 from hvdlite.torch.optimizer import DistributedOptimizer
 from hvdlite.torch.sparse import sparse_allreduce_async

@@ -13,7 +13,7 @@ import torch
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.torch import ops
 from hvdlite.torch.compression import Compression, Compressor
-from hvdlite.torch.ops import synchronize
+from hvdlite.torch.handles import synchronize
 
 
 class _Allreduce(torch.autograd.Function):

@@ -10,7 +10,8 @@ import torch
 from hvdlite.basics import engine, process_set_number, size
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.process_sets import ProcessSet, global_process_set
-from hvdlite.torch.ops import broadcast_async_, synchronize
+from hvdlite.torch.handles import synchronize
+from hvdlite.torch.ops import broadcast_async_
 
 
 def broadcast_parameters(

@@ -1,8 +1,7 @@
 """The collectives on tensors: asynchronous ones, and what waits for them."""
 
-import itertools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,62 +12,10 @@ from hvdlite.basics import process_set_number as _group
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.reduction import check_op
 from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM, Descriptor, Request
+from hvdlite.torch.handles import single, start, synchronize
 from hvdlite.torch.tensors import Host, from_array, numpy_dtype
 
 Average, Sum, Adasum, Min, Max, Product = AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT
-
-
-class _Call:
-    """What a handle stands for: the requests under way, and how their results become tensors."""
-
-    __slots__ = ("finish", "group", "requests")
-
-    def __init__(self, requests: list[Request], group: int, finish: Callable[[], Any]):
-        self.requests = requests
-        self.group = group
-        self.finish = finish
-
-
-_calls: dict[int, _Call] = {}
-_next_handle = itertools.count(1)
-
-
-def _start(requests: list[Request], group: int, finish: Callable[[], Any]) -> int:
-    current = engine()
-    for request in requests:
-        current.submit(request, group)
-    handle = next(_next_handle)
-    _calls[handle] = _Call(requests, group, finish)
-    return handle
-
-
-def _call_of(handle: int) -> _Call:
-    call = _calls.get(handle)
-    if call is None:
-        raise ValueError(
-            f"{handle!r} is not a handle of a call under way: each handle, as an _async function "
-            "returned it, can be synchronized once"
-        )
-    return call
-
-
-def poll(handle: int) -> bool:
-    """Whether the call is done, so that `synchronize` won't wait. Moves calls along."""
-    call = _call_of(handle)
-    done = [engine().poll(request) for request in call.requests]
-    return all(done)
-
-
-def synchronize(handle: int) -> Any:
-    """Wait for an asynchronous call and return its result.
-
-    Raises HorovodInternalError, the same on every rank, where the call failed.
-    """
-    call = _call_of(handle)
-    del _calls[handle]
-    for request in call.requests:
-        engine().wait(request, call.group)
-    return call.finish()
 
 
 def _member_names(base: str, count: int) -> list[str]:
@@ -127,15 +74,7 @@ def _allreduce(tensors, outputs, average, name, op, prescale, postscale, process
             host.give_back()
         return list(outputs)
 
-    return _start(requests, number, results)
-
-
-def _single(handle: int) -> int:
-    """Make the result of a call for a list of one tensor that tensor."""
-    call = _calls[handle]
-    finish = call.finish
-    call.finish = lambda: finish()[0]
-    return handle
+    return start(requests, number, results)
 
 
 def _new_like(tensor: Any, kind: str) -> torch.Tensor:
@@ -158,7 +97,7 @@ def allreduce_async_(
     the sum divided by the number of ranks, for integers rounded toward zero.
     `prescale_factor` is applied before the reduction and `postscale_factor` after it.
     """
-    return _single(
+    return single(
         grouped_allreduce_async_(
             [tensor], average, name, op, prescale_factor, postscale_factor, process_set
         )
@@ -175,7 +114,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like `allreduce_async_`, but the result is a new tensor."""
-    return _single(
+    return single(
         grouped_allreduce_async(
             [tensor], average, name, op, prescale_factor, postscale_factor, process_set
         )
@@ -257,7 +196,7 @@ def _broadcast(output, root_rank, name, process_set) -> int:
         host.give_back()
         return output
 
-    return _start([Request(what, (host.array,), (host.array,))], number, result)
+    return start([Request(what, (host.array,), (host.array,))], number, result)
 
 
 # Allgather
@@ -271,7 +210,7 @@ def allgather_async(
     That dimension may differ between ranks; the others and the dtype may not.
     Raises ValueError for a tensor without dimensions.
     """
-    return _single(grouped_allgather_async([tensor], name, process_set))
+    return single(grouped_allgather_async([tensor], name, process_set))
 
 
 def grouped_allgather_async(
@@ -294,7 +233,7 @@ def grouped_allgather_async(
             for request, tensor in zip(requests, tensors, strict=True)
         ]
 
-    return _start(requests, number, results)
+    return start(requests, number, results)
 
 
 def _rows_from(data: np.ndarray, rows: int, like: torch.Tensor) -> torch.Tensor:
@@ -358,7 +297,7 @@ def alltoall_async(
             return output
         return output, torch.tensor(received, dtype=torch.int32).to(tensor.device)
 
-    return _start([request], number, result)
+    return start([request], number, result)
 
 
 def reducescatter_async(
@@ -373,7 +312,7 @@ def reducescatter_async(
 
     Where the rows can't be shared out evenly, the first ranks get one more.
     """
-    return _single(
+    return single(
         grouped_reducescatter_async(
             [tensor], name, op, process_set, prescale_factor, postscale_factor
         )
@@ -410,7 +349,7 @@ def grouped_reducescatter_async(
             for request, tensor in zip(requests, tensors, strict=True)
         ]
 
-    return _start(requests, number, results)
+    return start(requests, number, results)
 
 
 # Meeting
@@ -422,11 +361,11 @@ def join(device: int = -1) -> int:
     Returns the last rank that joined. `device` is accepted for compatibility.
     """
     request = Request(Descriptor("join", engine().name("join")))
-    return synchronize(_start([request], 0, lambda: request.result))
+    return synchronize(start([request], 0, lambda: request.result))
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the set have come here."""
     number = _group(process_set)
     name = engine().name("barrier", group=number)
-    synchronize(_start([Request(Descriptor("barrier", name))], number, lambda: None))
+    synchronize(start([Request(Descriptor("barrier", name))], number, lambda: None))
