@@ -36,18 +36,15 @@ def twin(op: str, parts: list, size: int):
     return result.astype(kind)
 
 
-def allreduce(algorithm: str, cases: list) -> list[str]:
-    """Reduce each case with an algorithm; returns the cases that went wrong.
+def choose(algorithm: str):
+    """Let this rank move bytes with an algorithm; returns the engine.
 
     "ring/2" is the ring where each two ranks pretend to be a host of their own.
     """
     import os
 
-    import numpy as np
-
     import hvdlite
     from hvdlite import basics
-    from hvdlite.request import Descriptor, Request
 
     algorithm, _, per_host = algorithm.partition("/")
     wanted = {"HVDLITE_ALLREDUCE": algorithm, "HVDLITE_RANKS_PER_HOST": per_host}
@@ -58,6 +55,17 @@ def allreduce(algorithm: str, cases: list) -> list[str]:
     engine = basics.engine()
     if engine.channels:
         assert engine.channels[0].collectives.name == algorithm
+    return engine
+
+
+def allreduce(algorithm: str, cases: list) -> list[str]:
+    """Reduce each case with an algorithm (see `choose`); returns the cases that went wrong."""
+    import numpy as np
+
+    import hvdlite
+    from hvdlite.request import Descriptor, Request
+
+    engine = choose(algorithm)
     wrong = []
     for dtype, count, op, seed in cases:
         parts = [data(dtype, count, rank, seed) for rank in range(hvdlite.size())]
