@@ -13,7 +13,7 @@ from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.reduction import check_op
 from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM, Descriptor, Request
 from hvdlite.torch.handles import single, start, synchronize
-from hvdlite.torch.tensors import Host, from_array, numpy_dtype
+from hvdlite.torch.tensors import Host, dtype_name, from_array, numpy_dtype
 
 Average, Sum, Adasum, Min, Max, Product = AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT
 
@@ -51,7 +51,7 @@ def check_tensor(tensor: Any, kind: str) -> None:
 def _describe(kind: str, name: str, tensor: torch.Tensor, shape=None, **more) -> Descriptor:
     """A call's descriptor; `shape` leaves out a first dimension that may differ."""
     shape = tuple(tensor.shape if shape is None else shape)
-    dtype, device = numpy_dtype(tensor.dtype).name, tensor.device.type
+    dtype, device = dtype_name(tensor.dtype), tensor.device.type
     return Descriptor(kind, name, dtype=dtype, shapes=(shape,), device=device, **more)
 
 

@@ -1,5 +1,7 @@
 """Torch tensors as the flat numpy arrays that the engine moves, without a copy where possible."""
 
+import functools
+
 import ml_dtypes
 import numpy as np
 import torch
@@ -44,6 +46,12 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype:
         return _NUMPY_DTYPES[dtype]
     except KeyError:
         raise ValueError(f"collectives don't support tensors of {dtype}") from None
+
+
+@functools.cache
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype, as descriptors and numpy have it."""
+    return numpy_dtype(dtype).name
 
 
 class Host:
