@@ -9,6 +9,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+# Beside this Python, whether or not the environment is on the PATH.
+HOROVODRUN = Path(sys.executable).with_name("horovodrun")
 PROGRAM = """
 import sys
 import horovod.torch as hvd
@@ -46,7 +48,7 @@ def test_started_as_a_module(tmp_path):
 
 def test_started_by_horovodrun(tmp_path):
     done = subprocess.run(
-        ["horovodrun", "-np", "2", sys.executable, str(program(tmp_path))],
+        [HOROVODRUN, "-np", "2", sys.executable, str(program(tmp_path))],
         capture_output=True,
         text=True,
         timeout=120,
