@@ -1,0 +1,213 @@
+"""Who am I: ranks, hosts, sub-worlds, and launchers that don't fit the MPI."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from mpi import environment, launch
+
+ASK = """
+import hvdlite.torch as hvd
+hvd.init()
+print(
+    "ranks", hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(),
+    hvd.cross_size(), hvd.is_homogeneous(), flush=True,
+)
+import torch
+assert hvd.allreduce(torch.ones(70_000), op=hvd.Sum)[-1] == hvd.size()
+"""
+
+
+def _answers(outcome) -> list[str]:
+    assert outcome.returncode == 0, outcome
+    return sorted(line for line in outcome.stdout.splitlines() if line.startswith("ranks"))
+
+
+def test_one_machine_is_one_host():
+    assert _answers(launch(ASK, 2)) == ["ranks 0 2 0 2 0 1 True", "ranks 1 2 1 2 0 1 True"]
+
+
+def test_several_hosts_even_and_uneven():
+    even = _answers(launch(ASK, 4, env={"HVDLITE_RANKS_PER_HOST": "2"}))
+    assert even == [
+        "ranks 0 4 0 2 0 2 True",
+        "ranks 1 4 1 2 0 2 True",
+        "ranks 2 4 0 2 1 2 True",
+        "ranks 3 4 1 2 1 2 True",
+    ]
+    uneven = _answers(launch(ASK, 3, env={"HVDLITE_RANKS_PER_HOST": "2"}))
+    assert uneven == [
+        "ranks 0 3 0 2 0 2 False",
+        "ranks 1 3 1 2 0 1 False",
+        "ranks 2 3 0 1 1 2 False",
+    ]
+
+
+def test_a_stall_between_hosts_is_explained_too():
+    outcome = launch(
+        """
+import time
+import torch
+import hvdlite.torch as hvd
+hvd.init()
+try:
+    if hvd.rank() == 0:
+        hvd.allreduce(torch.ones(2), name="a")
+    else:
+        hvd.allreduce(torch.ones(2), name="b")
+except hvd.HorovodInternalError as error:
+    print(hvd.rank(), error, flush=True)
+hvd.shutdown()
+hvd.init()
+assert hvd.allreduce(torch.ones(2), op=hvd.Sum)[0] == 2
+""",
+        2,
+        env={"HVDLITE_RANKS_PER_HOST": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "1.5"},
+    )
+    assert outcome.returncode == 0, outcome
+    assert "allreduce 'a'" in outcome.stdout and "allreduce 'b'" in outcome.stdout
+    assert "waits in allreduce" in outcome.stdout, outcome
+
+
+def test_a_rank_that_ends_early_is_named_across_hosts():
+    outcome = launch(
+        """
+import torch
+import hvdlite.torch as hvd
+hvd.init()
+if hvd.rank() == 0:
+    hvd.allreduce(torch.ones(2), name="one too many")
+""",
+        2,
+        env={"HVDLITE_RANKS_PER_HOST": "1"},
+    )
+    assert outcome.returncode == 1, outcome
+    assert "'one too many' can't finish: rank 1 has ended its program" in outcome.stderr, outcome
+
+
+def test_init_with_some_ranks_and_with_a_communicator():
+    outcome = launch(
+        """
+import torch
+from mpi4py import MPI
+import hvdlite.torch as hvd
+world = MPI.COMM_WORLD
+hvd.init(comm=[0, 2])
+if world.rank == 1:
+    assert hvd.size() == 1 and hvd.rank() == 0
+else:
+    assert hvd.size() == 2 and hvd.rank() == world.rank // 2
+    assert hvd.allreduce(torch.tensor(world.rank), op=hvd.Sum) == 2
+hvd.shutdown()
+part = world.Split(world.rank > 0)
+hvd.init(comm=part)
+assert hvd.size() == part.size
+assert hvd.allreduce(torch.ones(3), op=hvd.Sum)[0] == part.size
+print("good", flush=True)
+""",
+        3,
+    )
+    assert outcome.returncode == 0, outcome
+    assert outcome.stdout.count("good") == 3
+
+
+def _alone(code: str, **env: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environment(), **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+INIT = "import hvdlite as hvd; hvd.init(); print('size', hvd.size())"
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}, "srun --mpi=pmix"),
+        ({"PMI_SIZE": "4", "PMI_RANK": "1"}, "use the mpirun of the same MPI"),
+    ],
+)
+def test_a_launcher_that_mpi_does_not_know_is_an_error_and_not_n_worlds_of_one(env, says):
+    done = _alone(INIT, **env)
+    assert done.returncode != 0
+    assert says in done.stderr and "sees this one alone" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {},
+        {"SLURM_NTASKS": "8", "SLURM_PROCID": "0"},  # a batch script is a process by itself
+        {"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"},
+    ],
+)
+def test_a_process_by_itself_is_a_world_of_one(env):
+    done = _alone(INIT, **env)
+    assert done.returncode == 0, done.stderr
+    assert "size 1" in done.stdout
+
+
+def test_mpi_is_right_where_slurms_variables_say_otherwise():
+    outcome = launch(ASK, 2, env={"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8"})
+    assert [line.split()[2] for line in _answers(outcome)] == ["2", "2"]
+
+
+def test_a_setting_that_makes_no_sense_is_named():
+    done = _alone(INIT, HVDLITE_ALLREDUCE="fastest")
+    assert done.returncode != 0 and "HVDLITE_ALLREDUCE='fastest'" in done.stderr
+    done = _alone(INIT, HOROVOD_FUSION_THRESHOLD="big")
+    assert done.returncode != 0 and "HOROVOD_FUSION_THRESHOLD='big'" in done.stderr
+
+
+TRAIN = """
+import torch
+import hvdlite.torch as hvd
+from hvdlite import basics
+hvd.init()
+model = torch.nn.Linear(2000, 2000)  # 16 MB of gradients
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+for _ in range(2):
+    optimizer.zero_grad()
+    model(torch.full((1, 2000), float(hvd.rank()))).sum().backward()
+    optimizer.step()
+assert model.weight.grad[0, 0] == 0.5
+assert hvd.allreduce(torch.ones(10_000_000), op=hvd.Sum)[-1] == 2
+print("used", basics.engine().channels[0].collectives.name, flush=True)
+"""
+
+
+def test_without_shared_memory_the_ranks_exchange_messages_and_say_so_once():
+    outcome = launch(TRAIN, 2, env={"HVDLITE_SHARED_MEMORY_MB": "0"})
+    assert outcome.returncode == 0, outcome
+    assert outcome.stdout.count("used mpi") == 2
+    assert outcome.stderr.count("shared memory can't be had here") == 1
+
+
+def test_memory_for_the_stage_but_not_for_the_gradients():
+    outcome = launch(TRAIN, 2, env={"HVDLITE_SHARED_MEMORY_MB": "4"})
+    assert outcome.returncode == 0, outcome
+    assert outcome.stdout.count("used shm") == 2
+
+
+def test_a_small_dev_shm_does_not_matter(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(TRAIN)
+    inside = (
+        "mount -t tmpfs -o size=64m tmpfs /dev/shm && exec mpirun -n 2 --oversubscribe "
+        f'--bind-to none "$0" "{program}"'
+    )
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "bash", "-c", inside, sys.executable],
+        env={**environment(), "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("used shm") == 2
