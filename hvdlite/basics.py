@@ -219,12 +219,21 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return True
 
 
+def check_process_set(process_set: ProcessSet) -> None:
+    """Raise TypeError for what is no process set, ValueError for one that is not in use."""
+    engine()
+    if not isinstance(process_set, ProcessSet):
+        raise TypeError(
+            f"process_set must be a hvd.ProcessSet that add_process_set() has taken into use, not "
+            f"{process_set!r}"
+        )
+    process_set._check()
+
+
 def process_set_number(process_set: ProcessSet) -> int:
     """The engine's number of a set; ValueError unless this rank is in it."""
-    if process_set.process_set_id is None or not process_set.included():
-        if not is_initialized():
-            raise NotInitializedError
-        process_set._check()
+    check_process_set(process_set)
+    if not process_set.included():
         raise ValueError(
             f"rank {rank()} is not in {process_set} and so can't take part in its collectives; "
             "call them under `if process_set.included():`"

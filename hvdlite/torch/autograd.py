@@ -12,7 +12,7 @@ import torch
 
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.torch import ops
-from hvdlite.torch.compression import Compression, Compressor
+from hvdlite.torch.compression import Compression, Compressor, check_compression
 from hvdlite.torch.handles import synchronize
 
 
@@ -127,6 +127,7 @@ def grouped_allreduce(
         "postscale_factor": postscale_factor,
         "process_set": process_set,
     }
+    check_compression(compression)
     small = [compression.compress(tensor) for tensor in tensors]
     reduced = _Allreduce.apply(options, name, *[tensor for tensor, _ in small])
     return [
@@ -251,6 +252,7 @@ def grouped_reducescatter(
         "prescale_factor": prescale_factor,
         "postscale_factor": postscale_factor,
     }
+    check_compression(compression)
     small = [compression.compress(tensor) for tensor in tensors]
     reduced = _Reducescatter.apply(options, name, *[tensor for tensor, _ in small])
     return [

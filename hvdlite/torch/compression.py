@@ -58,6 +58,15 @@ class BF16Compressor(_CastCompressor):
     wire_dtype = torch.bfloat16
 
 
+def check_compression(compression: Any) -> None:
+    """Raise TypeError for what is no Compressor."""
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise TypeError(
+            f"compression={compression!r} must be hvd.Compression.none, hvd.Compression.fp16, "
+            "hvd.Compression.bf16 or a Compressor of your own"
+        )
+
+
 class Compression:
     """The choices for the `compression` argument."""
 

@@ -42,6 +42,12 @@ def broadcast_parameters(
         synchronize(handle)
 
 
+def check_optimizer(optimizer: Any, title: str) -> None:
+    """Raise TypeError for what is no optimizer."""
+    if not hasattr(optimizer, "param_groups"):
+        raise TypeError(f"{title} takes an optimizer, not {type(optimizer).__name__}")
+
+
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int,
@@ -54,6 +60,7 @@ def broadcast_optimizer_state(
     root has a state (loaded from a checkpoint). `model` is accepted for compatibility.
     Raises ValueError for LBFGS, as Horovod does.
     """
+    check_optimizer(optimizer, "broadcast_optimizer_state")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("the state of torch.optim.LBFGS can't be broadcast")
     if size() == 1:
@@ -127,11 +134,11 @@ def broadcast_object(
 
     Raises HorovodInternalError on every rank if the root's object can't be pickled.
     """
+    group, current = process_set_number(process_set), engine()
     is_root = process_set.ranks[process_set.rank()] == root_rank
     if root_rank not in process_set.ranks:
         raise ValueError(f"root_rank={root_rank!r} is not a rank of {process_set}")
     data, error = _pickled(obj) if is_root else (b"", None)
-    group, current = process_set_number(process_set), engine()
     base = current.name("broadcast_object", name, group)
     root = process_set.ranks.index(root_rank)
     length, error = current.exchange(base, (len(data), error), group)[root]

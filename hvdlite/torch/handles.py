@@ -11,9 +11,10 @@ from hvdlite.request import Request
 class _Call:
     """What a handle stands for: the requests under way, and how their results become tensors."""
 
-    __slots__ = ("finish", "group", "requests")
+    __slots__ = ("engine", "finish", "group", "requests")
 
     def __init__(self, requests: list[Request], group: int, finish: Callable[[], Any]):
+        self.engine = engine()  # after shutdown() and init() there is another one
         self.requests = requests
         self.group = group
         self.finish = finish
@@ -25,11 +26,11 @@ _next_handle = itertools.count(1)
 
 def start(requests: list[Request], group: int, finish: Callable[[], Any]) -> int:
     """Submit requests; returns the handle of them all, whose result `finish` makes at the end."""
-    current = engine()
+    call = _Call(requests, group, finish)
     for request in requests:
-        current.submit(request, group)
+        call.engine.submit(request, group)
     handle = next(_next_handle)
-    _calls[handle] = _Call(requests, group, finish)
+    _calls[handle] = call
     return handle
 
 
@@ -46,7 +47,7 @@ def _call_of(handle: int) -> _Call:
 def poll(handle: int) -> bool:
     """Whether the call is done, so that `synchronize` won't wait. Moves calls along."""
     call = _call_of(handle)
-    done = [engine().poll(request) for request in call.requests]
+    done = [call.engine.poll(request) for request in call.requests]
     return all(done)
 
 
@@ -58,7 +59,7 @@ def synchronize(handle: int) -> Any:
     call = _call_of(handle)
     del _calls[handle]
     for request in call.requests:
-        engine().wait(request, call.group)
+        call.engine.wait(request, call.group)
     return call.finish()
 
 

@@ -41,11 +41,23 @@ def operation(average: bool | None, op: int | None) -> int:
 
 
 def check_tensor(tensor: Any, kind: str) -> None:
-    """Raise TypeError for what is no tensor, ValueError for one that is not dense."""
+    """Raise TypeError for what is no tensor, ValueError for one that can't be sent."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{kind} takes a torch.Tensor, not {type(tensor).__name__}: {tensor!r:.60}")
     if tensor.layout is not torch.strided:
         raise ValueError(f"{kind} takes a dense tensor; this one is {tensor.layout}")
+    if tensor.is_meta:
+        raise ValueError(f"{kind} takes a tensor with data; this one is on the meta device")
+    numpy_dtype(tensor.dtype)
+
+
+def _factors(prescale: Any, postscale: Any, kind: str) -> dict[str, float]:
+    try:
+        return {"prescale": float(prescale), "postscale": float(postscale)}
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{kind}: scale factors must be numbers, not {prescale!r} and {postscale!r}"
+        ) from None
 
 
 def _describe(kind: str, name: str, tensor: torch.Tensor, shape=None, **more) -> Descriptor:
@@ -58,12 +70,14 @@ def _describe(kind: str, name: str, tensor: torch.Tensor, shape=None, **more) ->
 def _allreduce(tensors, outputs, average, name, op, prescale, postscale, process_set) -> int:
     """Start to reduce `tensors` into `outputs`; the result is the list of these."""
     number, op = _group(process_set), operation(average, op)
+    factors = _factors(prescale, postscale, "allreduce")
+    for tensor in tensors:  # before a name is taken, whose number would be missing on this rank
+        check_tensor(tensor, "allreduce")
+        check_op(op, numpy_dtype(tensor.dtype), "allreduce")
     names = _member_names(engine().name("allreduce", name, number), len(tensors))
     requests, hosts = [], []
     for tensor, output, member in zip(tensors, outputs, names, strict=True):
-        check_tensor(tensor, "allreduce")
-        check_op(op, numpy_dtype(tensor.dtype), "allreduce")
-        what = _describe("allreduce", member, tensor, op=op, prescale=prescale, postscale=postscale)
+        what = _describe("allreduce", member, tensor, op=op, **factors)
         host = Host(output)
         source = host if tensor is output else Host(tensor)
         hosts.append(host)
@@ -220,10 +234,11 @@ def grouped_allgather_async(
 ) -> int:
     """`allgather_async` for several tensors at once; the result is a list."""
     number = _group(process_set)
+    for tensor in tensors:
+        check_has_rows(tensor, "allgather")
     names = _member_names(engine().name("allgather", name, number), len(tensors))
     requests = []
     for tensor, member in zip(tensors, names, strict=True):
-        check_has_rows(tensor, "allgather")
         what = _describe("allgather", member, tensor, tensor.shape[1:])
         requests.append(Request(what, (Host(tensor).array,), item=[tensor.shape[0]]))
 
@@ -261,9 +276,10 @@ def split_rows(rows: int, splits: Any, process_set: ProcessSet) -> list[int]:
                 f"alltoall: {rows} rows can't be divided evenly among {size} ranks; give splits"
             )
         return [rows // size] * size
-    if isinstance(splits, torch.Tensor) and (splits.is_floating_point() or splits.is_complex()):
-        raise ValueError(f"alltoall: splits must be integers, not {splits.dtype}")
-    counts = [int(count) for count in splits]
+    counts = np.asarray(splits.tolist() if isinstance(splits, torch.Tensor) else splits)
+    if counts.ndim != 1 or counts.dtype.kind not in "iu":
+        raise ValueError(f"alltoall: splits must be a list or tensor of integers, not {splits!r}")
+    counts = counts.tolist()
     if len(counts) != size or min(counts) < 0 or sum(counts) != rows:
         raise ValueError(
             f"alltoall: splits={counts} must be {size} numbers, one for each rank, that add up to "
@@ -329,13 +345,14 @@ def grouped_reducescatter_async(
 ) -> int:
     """`reducescatter_async` for several tensors at once; the result is a list."""
     number = _group(process_set)
+    factors = _factors(prescale_factor, postscale_factor, "reducescatter")
+    for tensor in tensors:
+        check_has_rows(tensor, "reducescatter")
+        check_op(op, numpy_dtype(tensor.dtype), "reducescatter")
     names = _member_names(engine().name("reducescatter", name, number), len(tensors))
     requests = []
     for tensor, member in zip(tensors, names, strict=True):
-        check_has_rows(tensor, "reducescatter")
-        check_op(op, numpy_dtype(tensor.dtype), "reducescatter")
-        scales = {"prescale": prescale_factor, "postscale": postscale_factor}
-        what = _describe("reducescatter", member, tensor, op=op, **scales)
+        what = _describe("reducescatter", member, tensor, op=op, **factors)
         requests.append(Request(what, (Host(tensor).array,)))
     size, index = process_set.size(), process_set.rank()
 

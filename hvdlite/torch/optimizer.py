@@ -1,5 +1,6 @@
 """DistributedOptimizer: an optimizer that steps with the gradients of all ranks."""
 
+import numbers
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
@@ -7,13 +8,14 @@ from typing import Any
 
 import torch
 
-from hvdlite.basics import engine
+from hvdlite.basics import check_process_set
 from hvdlite.collectives.adasum import check_size
 from hvdlite.process_sets import ProcessSet, global_process_set
-from hvdlite.request import ADASUM, AVERAGE
+from hvdlite.request import ADASUM, AVERAGE, SUM
 from hvdlite.torch import ops
 from hvdlite.torch.adasum import AdasumMixin, StepSync
-from hvdlite.torch.compression import Compression, Compressor
+from hvdlite.torch.compression import Compression, Compressor, check_compression
+from hvdlite.torch.functions import check_optimizer
 from hvdlite.torch.gradients import GradientSync
 
 
@@ -125,8 +127,8 @@ def _plain(base: type, state: dict) -> torch.optim.Optimizer:
 
 
 def _check_passes(passes: int) -> int:
-    if passes <= 0:
-        raise ValueError(f"backward_passes_per_step={passes}: it must be 1 or more")
+    if not isinstance(passes, numbers.Integral) or passes <= 0:
+        raise ValueError(f"backward_passes_per_step={passes!r}: it must be 1 or more")
     return passes
 
 
@@ -212,11 +214,18 @@ def DistributedOptimizer(
     sparse_as_dense: reduce sparse gradients as dense ones.
     process_set: the ranks that train this model together.
 
-    Raises ValueError for arguments that make no sense, and NotImplementedError for Adasum on a
-    number of ranks that is no power of two.
+    Raises ValueError or TypeError for arguments that make no sense, and NotImplementedError for
+    Adasum on a number of ranks that is no power of two.
     """
-    if gradient_predivide_factor != 1.0 and op != AVERAGE:
-        raise ValueError("gradient_predivide_factor needs op=hvd.Average")
+    check_optimizer(optimizer, "DistributedOptimizer")
+    if hasattr(optimizer, "_distributed_step"):
+        raise ValueError("this optimizer is a DistributedOptimizer already; wrap it once")
+    check_process_set(process_set)
+    check_compression(compression)
+    if op not in (AVERAGE, SUM, ADASUM):
+        raise ValueError(f"op must be hvd.Average, hvd.Sum or hvd.Adasum, not {op!r}")
+    if gradient_predivide_factor == 0 or (gradient_predivide_factor != 1.0 and op != AVERAGE):
+        raise ValueError("gradient_predivide_factor needs op=hvd.Average and is never 0")
     _check_passes(backward_passes_per_step)
     _check_groups(groups if groups is not None or num_groups == 0 else num_groups)
     names = _check_names(optimizer, named_parameters)
@@ -249,5 +258,4 @@ def DistributedOptimizer(
     wrapped._parameter_names = names  # some programs look at it
     wrapped._synchronized = False
     wrapped._should_synchronize = True
-    engine()
     return wrapped

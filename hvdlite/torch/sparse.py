@@ -17,10 +17,14 @@ def sparse_allreduce_async(
 ) -> Callable[[], torch.Tensor]:
     """Start to add up sparse (COO) tensors; returns a function that waits for the result.
 
-    Raises ValueError for an `op` other than Sum and Average.
+    Raises ValueError for a tensor that is not sparse and an `op` other than Sum and Average.
     """
     if op not in (SUM, AVERAGE):
         raise ValueError("sparse tensors can be reduced with op=hvd.Sum or hvd.Average only")
+    if not getattr(tensor, "is_sparse", False):
+        raise ValueError(
+            "sparse_allreduce_async takes a sparse (COO) tensor; for others: allreduce"
+        )
     tensor = tensor.coalesce()
     indices = ops.allgather_async(tensor.indices().t().contiguous(), f"{name}.indices", process_set)
     values = ops.allgather_async(tensor.values(), f"{name}.values", process_set)
