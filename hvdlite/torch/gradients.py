@@ -12,7 +12,7 @@ from hvdlite.process_sets import ProcessSet
 from hvdlite.request import AVERAGE
 from hvdlite.torch import ops
 from hvdlite.torch.buckets import Bucket, make_buckets
-from hvdlite.torch.compression import Compressor, NoneCompressor, _CastCompressor
+from hvdlite.torch.compression import Compression, Compressor
 from hvdlite.torch.sparse import gather_sparse
 
 
@@ -109,7 +109,7 @@ class GradientSync:
             self._passes.clear()
             return
         self._warn_of_early_step()
-        if issubclass(self._compression, (NoneCompressor, _CastCompressor)):
+        if self._compression in (Compression.none, Compression.fp16, Compression.bf16):
             self._synchronize_buckets()
         else:
             self._synchronize_compressed()
