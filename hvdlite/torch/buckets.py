@@ -72,8 +72,17 @@ class Bucket:
         grad = param.grad.to_dense() if param.grad.is_sparse else param.grad
         if grad.data_ptr() != view.data_ptr():
             view.copy_(grad)
-            if self.dtype == param.dtype:
+            if self._shares(param):
                 param.grad = view
+
+    def put_early(self, param: torch.Tensor) -> None:
+        """`put`, if that makes the buffer the gradient; a mere copy could become outdated."""
+        if self._shares(param) and not param.grad.is_sparse:
+            self.put(param)
+
+    def _shares(self, param: torch.Tensor) -> bool:
+        """Whether a view of the buffer can be the parameter's gradient."""
+        return param.dtype == self.dtype and param.device.type == "cpu"
 
     def fill(self) -> None:
         """Bring in what no hook has brought, and note which gradients there are."""
@@ -92,10 +101,10 @@ class Bucket:
             if param.grad is None and self._flags[i] == 0:
                 continue
             view = self.views[i]
-            if self.dtype == param.dtype:
+            if self._shares(param):
                 param.grad = view
             elif param.grad is None:
-                param.grad = view.to(param.dtype)
+                param.grad = view.to(param.device, param.dtype)
             else:
                 param.grad.copy_(view)
 
