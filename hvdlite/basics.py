@@ -29,6 +29,7 @@ class _State:
     pid = 0
     at_exit = False
     lock = threading.RLock()
+    left: list[Engine] = []  # with calls under way, in whose memory MPI may still write
 
 
 def init(
@@ -77,6 +78,9 @@ def shutdown() -> None:
         for process_set in _State.process_sets.values():
             process_set._forget()
         _State.process_sets = {}
+        left = _State.engine
+        if left.broken or any(channel.agreement.pending for channel in left.channels.values()):
+            _State.left.append(left)
         _State.engine.broken = "hvdlite was shut down; call hvd.init() again"
         _State.engine = None
         leave_world.last = world

@@ -201,6 +201,7 @@ class Engine:
             for batch in fusion.plan(requests, self.world.settings.fusion_threshold):
                 run = getattr(self, f"_run_{batch[0].descriptor.kind}")
                 run(channel, batch)
+        self.world.lent.clear()
         for request in requests:
             request.finish()
             if self.timeline:

@@ -40,7 +40,8 @@ class Group:
 
     def allocate(self, row_bytes: int) -> shared_memory.Segment | None:
         """Shared memory with a row for each rank, or None; all ranks must call it."""
-        return shared_memory.allocate(self.comm, row_bytes, self.world.settings.shared_memory_limit)
+        limit = self.world.settings.shared_memory_limit
+        return shared_memory.allocate(self.comm, row_bytes, limit, self.allgather_object)
 
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
         """Wait, inside a collective that all ranks have begun; can be interrupted.
@@ -62,6 +63,11 @@ class Group:
         if not self.exchange.signalled(number):
             self.wait_until(lambda: self.exchange.signalled(number), what)
 
+    def begin(self, call: Callable[..., "MPI.Request"], *buffers: Any, **more: Any):
+        """Start an MPI call. Its buffers outlive an interrupt, as MPI may still write to them."""
+        self.world.lent.append(buffers)
+        return call(*buffers, **more)
+
     def wait_request(self, request: "MPI.Request", what: str = "a collective") -> None:
         """Wait for an MPI request, interruptibly."""
         if not request.Test():
@@ -70,7 +76,8 @@ class Group:
     def allgather_numbers(self, numbers: np.ndarray) -> np.ndarray:
         """Every rank's numbers (int64, the same count on each): an array of [size, count]."""
         gathered = np.empty((self.size, len(numbers)), dtype=np.int64)
-        self.wait_request(self.comm.Iallgather(np.asarray(numbers, dtype=np.int64), gathered))
+        mine = np.asarray(numbers, dtype=np.int64)
+        self.wait_request(self.begin(self.comm.Iallgather, mine, gathered))
         return gathered
 
     def allgather_object(self, item: Any) -> list[Any]:
@@ -78,5 +85,5 @@ class Group:
         data = np.frombuffer(pickle.dumps(item), dtype=np.uint8)
         counts = self.allgather_numbers(np.array([len(data)]))[:, 0]
         gathered = np.empty(int(counts.sum()), dtype=np.uint8)
-        self.wait_request(self.comm.Iallgatherv(data, [gathered, counts]))
+        self.wait_request(self.begin(self.comm.Iallgatherv, data, [gathered, counts]))
         return [pickle.loads(part) for part in np.split(gathered, np.cumsum(counts)[:-1])]

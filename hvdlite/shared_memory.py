@@ -11,7 +11,7 @@ import os
 import platform
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -56,8 +56,15 @@ class Segment:
         self.rows = [whole[i, :row_bytes] for i in range(nrows)]
 
 
-def allocate(comm: "MPI.Intracomm", row_bytes: int, limit: int = 1 << 62) -> Segment | None:
+def allocate(
+    comm: "MPI.Intracomm",
+    row_bytes: int,
+    limit: int = 1 << 62,
+    allgather: Callable[[Any], list[Any]] | None = None,
+) -> Segment | None:
     """Make a segment with a row of `row_bytes` for each rank of `comm`; all ranks must call it.
+
+    `allgather` is used instead of the communicator's own, which can't be interrupted.
 
     Returns None on every rank if one of them can't have it: no memory, `limit` bytes exceeded,
     or processes that may not see each other (containers with separate process namespaces).
@@ -71,13 +78,14 @@ def allocate(comm: "MPI.Intracomm", row_bytes: int, limit: int = 1 << 62) -> Seg
         fd = os.memfd_create("hvdlite")
         if _grow(fd, size, limit):
             where = f"/proc/{os.getpid()}/fd/{fd}"
-    where = comm.bcast(where)
+    allgather = allgather or comm.allgather
+    where = allgather(where)[0]
     try:
         memory = None
         if where is not None:
             memory = _open_row(where, fd, stride, size, comm.rank)
         # Nobody may close the file before everybody has opened it.
-        if not all(comm.allgather(memory is not None)):
+        if not all(allgather(memory is not None)):
             return None
         _in_use += size
         weakref.finalize(memory, _give_back, size)

@@ -73,7 +73,7 @@ class StatusBoard:
         if me in self._heads:
             data = text.encode()[: ROW_BYTES - _HEAD]
             head = self._heads[me]
-            head[_VERSION] += 1  # odd: being written
+            head[_VERSION] |= 1  # odd: being written, also where an interrupt ended the last time
             shared_memory.fence()
             self._texts[me][: len(data)] = np.frombuffer(data, np.uint8)
             head[_LENGTH] = len(data)

@@ -35,6 +35,7 @@ class World:
         self.hosts: list[list[int]] = [[0]]  # the ranks of each host, hosts by their lowest rank
         self.status: status.StatusBoard | None = None
         self._warned: set[str] = set()
+        self.lent: list[tuple] = []  # what MPI calls under way read and write
         self.crowded = False  # more ranks on this host than cores: spinning would harm others
 
     def warn_once(self, message: str) -> None:

@@ -41,7 +41,7 @@ class MPICollectives:
             work = buffer.astype(accumulator(buffer.dtype))
         for start in range(0, len(work), LARGEST_COUNT):
             part = work[start : start + LARGEST_COUNT]
-            request = self.comm.Iallreduce(self._in_place, part, op=self._ops[op])
+            request = self.group.begin(self.comm.Iallreduce, self._in_place, part, op=self._ops[op])
             self.group.wait_request(request, "allreduce")
         finish(work)
         if work.dtype != buffer.dtype and buffer.dtype != np.bool_:
@@ -53,7 +53,8 @@ class MPICollectives:
     def broadcast(self, buffer: np.ndarray, root: int) -> None:
         data = buffer.view(np.uint8)
         for start in range(0, len(data), LARGEST_COUNT):
-            request = self.comm.Ibcast(data[start : start + LARGEST_COUNT], root=root)
+            piece = data[start : start + LARGEST_COUNT]
+            request = self.group.begin(self.comm.Ibcast, piece, root=root)
             self.group.wait_request(request, "broadcast")
 
     def allgather(self, part: np.ndarray, counts: Sequence[int]) -> np.ndarray:
@@ -61,9 +62,8 @@ class MPICollectives:
         gathered = np.empty(sum(counts), dtype=part.dtype)
         if gathered.nbytes < LARGEST_COUNT:
             sizes = [count * part.itemsize for count in counts]
-            request = self.comm.Iallgatherv(
-                part.view(np.uint8), [gathered.view(np.uint8), sizes, self._starts(sizes), "B"]
-            )
+            layout = [gathered.view(np.uint8), sizes, self._starts(sizes), "B"]
+            request = self.group.begin(self.comm.Iallgatherv, part.view(np.uint8), layout)
             self.group.wait_request(request, "allgather")
             return gathered
         for root, (start, count) in enumerate(zip(self._starts(counts), counts, strict=True)):
@@ -106,11 +106,14 @@ class MPICollectives:
 
     def send(self, data: np.ndarray, to: int) -> list["MPI.Request"]:
         """Start to send an array to one rank, in as many messages as it takes."""
-        return [self.comm.Isend(piece, dest=to) for piece in self._messages(data)]
+        return [self.group.begin(self.comm.Isend, piece, dest=to) for piece in self._messages(data)]
 
     def receive(self, into: np.ndarray, source: int) -> list["MPI.Request"]:
         """Start to receive what `send` sends; the array tells how much that is."""
-        return [self.comm.Irecv(piece, source=source) for piece in self._messages(into)]
+        return [
+            self.group.begin(self.comm.Irecv, piece, source=source)
+            for piece in self._messages(into)
+        ]
 
     @staticmethod
     def _messages(array: np.ndarray) -> list[np.ndarray]:
