@@ -218,7 +218,9 @@ def alltoall(
     ops.check_has_rows(tensor, "alltoall")
     counts = ops.split_rows(tensor.shape[0], splits, process_set)
     output, received = _Alltoall.apply(tensor, counts, name, process_set)
-    return output if splits is None else (output, received)
+    if splits is None:
+        return output
+    return output, received.to(getattr(splits, "device", "cpu"))
 
 
 def reducescatter(

@@ -89,8 +89,8 @@ class GradientSync:
         self._passes[param] = passes
         if passes == self.backward_passes_per_step:
             bucket = self._bucket_of.get(id(param))
-            if bucket is not None and not param.grad.is_sparse:
-                bucket.put(param)
+            if bucket is not None:
+                bucket.put_early(param)
 
     def in_flight(self) -> bool:
         """Whether there are gradients that await `synchronize`."""

@@ -9,6 +9,7 @@ import torch
 
 from hvdlite.basics import engine
 from hvdlite.basics import process_set_number as _group
+from hvdlite.exceptions import HorovodInternalError
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.reduction import check_op
 from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM, Descriptor, Request
@@ -74,6 +75,10 @@ def _allreduce(tensors, outputs, average, name, op, prescale, postscale, process
     for tensor in tensors:  # before a name is taken, whose number would be missing on this rank
         check_tensor(tensor, "allreduce")
         check_op(op, numpy_dtype(tensor.dtype), "allreduce")
+    if len({tensor.device.type for tensor in tensors}) > 1:
+        raise HorovodInternalError(
+            "allreduce: the tensors of a group must all be on the CPU, or all on a GPU"
+        )
     names = _member_names(engine().name("allreduce", name, number), len(tensors))
     requests, hosts = [], []
     for tensor, output, member in zip(tensors, outputs, names, strict=True):
