@@ -86,4 +86,5 @@ class Group:
         counts = self.allgather_numbers(np.array([len(data)]))[:, 0]
         gathered = np.empty(int(counts.sum()), dtype=np.uint8)
         self.wait_request(self.begin(self.comm.Iallgatherv, data, [gathered, counts]))
+        self.world.lent.clear()
         return [pickle.loads(part) for part in np.split(gathered, np.cumsum(counts)[:-1])]
