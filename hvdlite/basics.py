@@ -81,6 +81,8 @@ def shutdown() -> None:
         left = _State.engine
         if left.broken or any(channel.agreement.pending for channel in left.channels.values()):
             _State.left.append(left)
+        else:
+            left.world.lent.clear()
         _State.engine.broken = "hvdlite was shut down; call hvd.init() again"
         _State.engine = None
         leave_world.last = world

@@ -6,6 +6,7 @@ against /dev/shm, which containers keep small; and it lives as long as somebody 
 it, so a gradient that is a view of it stays valid after `shutdown()`.
 """
 
+import gc
 import mmap
 import os
 import platform
@@ -24,6 +25,8 @@ _in_use = 0  # bytes of all segments that this process has mapped
 
 def _grow(fd: int, size: int, limit: int) -> bool:
     """Reserve `size` bytes, so that a lack of memory shows now and not as a crash at first use."""
+    if _in_use + size > limit:
+        gc.collect()  # an earlier world's memory goes with its last cycle of references
     if _in_use + size > limit:
         return False
     try:
