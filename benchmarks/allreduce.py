@@ -8,29 +8,14 @@
 - gloo: torch.distributed.all_reduce
 """
 
-import socket
-
 import torch
 import torch.distributed as dist
-from common import COMM, heading, interleaved, say, size_name
+from common import COMM, heading, interleaved, say, size_name, start_gloo
 from mpi4py import MPI
 
 import hvdlite.torch as hvd
 from hvdlite import basics
 from hvdlite.torch.buckets import Bucket, make_buckets
-
-
-def start_gloo() -> None:
-    """Connect torch.distributed over loopback, at a port that the system picks."""
-    port = None
-    if COMM.rank == 0:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-    port = COMM.bcast(port)
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=COMM.rank, world_size=COMM.size
-    )
 
 
 def one_bucket(nbytes: int) -> Bucket:
@@ -46,11 +31,11 @@ def variants_for(nbytes: int) -> dict:
     engine = basics.engine()
 
     def buffer() -> None:
-        engine.wait(engine.submit(bucket.request("bucket", hvd.Average)))
+        engine.wait(engine.submit(bucket.request("bucket", hvd.Sum)))
 
     return {
         "buffer": buffer,
-        "tensor": lambda: hvd.allreduce_(tensor, name="tensor"),
+        "tensor": lambda: hvd.allreduce_(tensor, name="tensor", op=hvd.Sum),
         "MPI": lambda: COMM.Allreduce(MPI.IN_PLACE, tensor.numpy()),
         "gloo": lambda: dist.all_reduce(tensor),
     }
@@ -64,8 +49,9 @@ def main() -> None:
     say("| bytes | buffer | tensor | MPI | gloo | MPI / buffer | MPI / tensor | gloo / tensor |")
     say("|---|---|---|---|---|---|---|---|")
     for nbytes in (1 << 12, 1 << 16, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28):
-        rounds = max(9, min(200, (1 << 28) // nbytes))
-        times = interleaved(variants_for(nbytes), rounds)
+        rounds = max(9, min(40, (1 << 28) // nbytes))
+        calls = max(1, min(50, (1 << 22) // nbytes))
+        times = interleaved(variants_for(nbytes), rounds, calls)
         cells = " | ".join(f"{value * 1e6:,.1f} us" for value in times.values())
         ratios = (
             times["MPI"] / times["buffer"],

@@ -1,11 +1,13 @@
 """What the benchmarks share: interleaved timing, the small CNN, and a table."""
 
 import platform
+import socket
 import statistics
 import time
 from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 from mpi4py import MPI
 
 import hvdlite
@@ -14,22 +16,24 @@ COMM = MPI.COMM_WORLD
 
 
 def interleaved(
-    variants: dict[str, Callable[[], None]], rounds: int, warmup: int = 3
+    variants: dict[str, Callable[[], None]], rounds: int, calls: int = 1, warmup: int = 3
 ) -> dict[str, float]:
-    """Seconds of one call of each variant: medians of `rounds` calls, taken in turn.
+    """Seconds of one call of each variant: medians of `rounds` rounds, taken in turn.
 
     Machines drift; what is measured in turn drifts together, so ratios hold.
-    Each call starts on all ranks together, and its time is that of the slowest rank.
+    A round is `calls` calls of one variant, one after the other. It starts on all ranks together,
+    and its time is that of the slowest rank.
     """
     times: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(rounds + warmup):
         for name, call in variants.items():
             COMM.Barrier()
             start = time.perf_counter()
-            call()
+            for _ in range(calls):
+                call()
             spent = COMM.allreduce(time.perf_counter() - start, op=MPI.MAX)
             if number >= warmup:
-                times[name].append(spent)
+                times[name].append(spent / calls)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -46,6 +50,19 @@ def small_cnn() -> torch.nn.Module:
         nn.Linear(9216, 128),
         nn.ReLU(),
         nn.Linear(128, 10),
+    )
+
+
+def start_gloo() -> None:
+    """Connect torch.distributed over loopback, at a port that the system picks."""
+    port = None
+    if COMM.rank == 0:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+    port = COMM.bcast(port)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=COMM.rank, world_size=COMM.size
     )
 
 

@@ -1,31 +1,41 @@
-"""One training step with hvdlite beside the same step alone.
+"""One training step with hvdlite beside the same step alone, and beside its peers.
 
     horovodrun -np 2 python benchmarks/step.py
 
-Small CNN, batch of 64 a rank, one thread a rank, SGD with momentum. All ranks compute in both
+Small CNN, batch of 64 a rank, one thread a rank, SGD with momentum. All ranks compute in all
 cases, so that they share the machine in the same way; the steps are taken in turn.
+
+- MPI: each gradient through the MPI library's allreduce, in place, after the backward pass
+- DDP: torch's DistributedDataParallel on gloo
 """
 
 import sys
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
-from common import COMM, heading, interleaved, say, small_cnn
+from common import COMM, heading, interleaved, say, small_cnn, start_gloo
+from mpi4py import MPI
 
 import hvdlite.torch as hvd
 
 
-def trainer(distributed: bool, images: torch.Tensor, labels: torch.Tensor):
+def trainer(kind: str, images: torch.Tensor, labels: torch.Tensor):
     torch.manual_seed(0)
     model = small_cnn()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    if distributed:
+    if kind == "hvdlite":
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    if kind == "DDP":
+        model = torch.nn.parallel.DistributedDataParallel(model)
 
     def step() -> None:
         optimizer.zero_grad()
         F.cross_entropy(model(images), labels).backward()
+        if kind == "MPI":
+            for param in model.parameters():
+                COMM.Allreduce(MPI.IN_PLACE, param.grad.numpy())
         optimizer.step()
 
     return step
@@ -37,15 +47,13 @@ def main() -> None:
     heading("One training step, small CNN, batch 64 a rank")
     torch.manual_seed(COMM.rank)
     images, labels = torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,))
-    variants = {
-        "alone": trainer(False, images, labels),
-        "hvdlite": trainer(True, images, labels),
-    }
+    start_gloo()
+    kinds = ("alone", "hvdlite", "MPI", "DDP")
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    times = interleaved(variants, rounds, warmup=5)
+    times = interleaved({k: trainer(k, images, labels) for k in kinds}, rounds, warmup=5)
     for name, seconds in times.items():
-        say(f"{name:8} {seconds * 1e3:7.2f} ms")
-    say(f"ratio    {times['hvdlite'] / times['alone']:7.3f}")
+        say(f"{name:8} {seconds * 1e3:7.2f} ms   {seconds / times['alone']:.3f} of alone")
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

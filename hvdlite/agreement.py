@@ -9,7 +9,6 @@ differently fails on every rank with the same message; the rest waits for the ne
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from hvdlite.exceptions import HorovodInternalError
 from hvdlite.request import Descriptor, Request, digest
 
 if TYPE_CHECKING:
@@ -89,9 +88,11 @@ class Agreement:
         group: "Group",
         before_post: Callable[[list[Request], int], None],
         stand_in: Callable[[Descriptor], Request],
+        failed: Callable[[Request, str], None],
     ):
         self._group = group
         self._before_post = before_post
+        self.failed = failed  # called for a request on which the ranks disagree
         self._stand_in = stand_in  # makes the request of a rank that has joined
         self.joined: list[int] = []  # the ranks that have, as of the last exchange of lists
         self.pending: dict[str, Request] = {}
@@ -136,8 +137,8 @@ class Agreement:
         return self._resolve(posted)
 
     def _post(self) -> None:
+        self._has_new = False  # first, since another thread may add a call at any moment
         self._posted = list(self.pending.values())
-        self._has_new = False
         self.round += 1
         self._before_post(self._posted, self.round)
         if len(self._posted) == 1:
@@ -158,7 +159,7 @@ class Agreement:
         run, errors = resolve(self._lists, ranks)
         for name, message in errors.items():
             if name in self.pending:
-                self.pending.pop(name).finish(HorovodInternalError(message))
+                self.failed(self.pending.pop(name), message)
         return [self.pending.pop(what.name, None) or self._stand_in(what) for what in run]
 
     def last_to_join(self) -> int:

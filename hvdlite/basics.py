@@ -16,7 +16,7 @@ from hvdlite.process_sets import ProcessSet, as_process_set, global_process_set
 from hvdlite.request import Descriptor, Request
 from hvdlite.settings import Settings
 from hvdlite.timeline import Timeline
-from hvdlite.world import World, abort_world, connect, leave_world
+from hvdlite.world import Job, World, abort_world, connect, leave_world, undisturbed
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -50,7 +50,13 @@ def init(
             return
         shutdown()
         world = connect(Settings.from_environment(), comm)
-        _State.engine = Engine(world)
+        try:
+            with undisturbed():
+                _State.engine = Engine(world)
+        except BaseException:
+            if world.status is not None:
+                world.status.break_off("was interrupted in init()")
+            raise
         _State.pid = os.getpid()
         _register(0, global_process_set, list(range(world.size)))
         _State.next_set = 1
@@ -82,10 +88,10 @@ def shutdown() -> None:
         if left.broken or any(channel.agreement.pending for channel in left.channels.values()):
             _State.left.append(left)
         else:
-            left.world.lent.clear()
+            for channel in left.channels.values():
+                channel.group.lent.clear()
         _State.engine.broken = "hvdlite was shut down; call hvd.init() again"
         _State.engine = None
-        leave_world.last = world
 
 
 def is_initialized() -> bool:
@@ -170,7 +176,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         if known.ranks == ranks:
             raise ValueError(f"a process set with ranks {ranks} exists already: {known}")
     number, _State.next_set = _State.next_set, _State.next_set + 1
-    _meet(f"add process set {ranks}")
+    _meet("add_process_set", tuple(ranks))
     if current.world.comm is not None and rank() in ranks:
         from mpi4py import MPI
 
@@ -218,8 +224,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     number = process_set.process_set_id
     if number is None or number == 0:
         return False
-    _meet(f"remove process set {number}")
-    engine().channels.pop(number, None)
+    _meet("remove_process_set", (number,))
+    engine().remove_group(number)
     del _State.process_sets[number]
     process_set._forget()
     return True
@@ -247,10 +253,11 @@ def process_set_number(process_set: ProcessSet) -> int:
     return process_set.process_set_id
 
 
-def _meet(why: str, number: int = 0) -> None:
+def _meet(why: str, details: tuple) -> None:
+    """Wait for all ranks of the world; they must agree on the details."""
     current = engine()
-    request = current.submit(Request(Descriptor("barrier", why)), number)
-    current.wait(request, number)
+    request = current.submit(Request(Descriptor(why, current.name(why), shapes=(details,))))
+    current.wait(request)
 
 
 # Timeline
@@ -346,23 +353,15 @@ def rocm_built() -> bool:
 # The end of the process
 
 
-def _note_end(text: str) -> None:
-    world = _State.engine.world if is_initialized() else getattr(leave_world, "last", None)
-    if world is not None and world.status is not None:
-        world.status.write(status.GONE, text)
-
-
 def _at_exit() -> None:
     if _State.pid != os.getpid():
         return  # a forked child that runs its parent's exit handlers
     if is_initialized():
         stop_timeline()
-    world = _State.engine.world if is_initialized() else getattr(leave_world, "last", None)
-    if world is None or world.status is None:
-        return
-    if world.status.read(world.rank).state != status.GONE:
-        _note_end("has ended its program")
-    leave_world(world)
+    board = Job.last.status if Job.last is not None else None
+    if board is not None and board.read(Job.last.rank).state != status.GONE:
+        board.write(status.GONE, "has ended its program")
+    leave_world(Job.last)
 
 
 def _end_job_on_error(previous):
@@ -374,7 +373,7 @@ def _end_job_on_error(previous):
         world = _State.engine.world if is_initialized() else None
         if world is None or world.status is None or _State.pid != os.getpid():
             return
-        _note_end(f"ended with {kind.__name__}: {error}")
+        world.status.write(status.GONE, f"ended with {kind.__name__}: {error}")
         abort_world(world)
 
     return hook

@@ -4,10 +4,12 @@ There is no thread in the background. A rank makes progress inside its calls: wh
 one request moves all pending requests of this process along, in every group.
 """
 
+import collections
+import contextlib
 import math
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -34,13 +36,15 @@ _SPINS = 300  # looks at the other ranks before the core is yielded: some tens o
 class Channel:
     """What the engine keeps for one group: the agreement, and how its bytes move."""
 
-    def __init__(self, group: Group):
+    def __init__(self, group: Group, failed: Callable[[Request, str], None]):
         self.group = group
         self.collectives = choose(group)
-        self.agreement = Agreement(group, self.collectives.stage, self._stand_in)
+        self.agreement = Agreement(group, self.collectives.stage, self._stand_in, failed)
+        self.lock = threading.RLock()  # one thread at a time moves a group's calls along
         # Buffers by the name of their allocation, for a rank that takes part after its join().
+        # The last ones are kept for a rank whose optimizer is gone by then.
         self.buffers: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
-        self._kept: list[Segment] = []
+        self._kept: collections.deque[Segment] = collections.deque(maxlen=8)
 
     def _stand_in(self, what: Descriptor) -> Request:
         """The request of a rank that has joined: zeros, which leave the others' sum as it is."""
@@ -59,8 +63,7 @@ class Channel:
         segment = self.collectives.allocate(request.descriptor.shapes[0][0])
         if segment is not None:
             self.buffers[request.descriptor.name] = segment
-            if self.agreement.joined:
-                self._kept.append(segment)
+            self._kept.append(segment)
         return segment
 
 
@@ -79,7 +82,15 @@ class Engine:
 
     def add_group(self, number: int, group: Group) -> None:
         """Make the ranks of a group able to talk; they must all do it together."""
-        self.channels[number] = Channel(group)
+        self.channels = {**self.channels, number: Channel(group, self._fail)}
+
+    def remove_group(self, number: int) -> None:
+        """Forget a group. A call that is still under way there ends with an error."""
+        channel = self.channels.get(number)
+        self.channels = {key: each for key, each in self.channels.items() if key != number}
+        for request in list(channel.agreement.pending.values()) if channel else []:
+            title = request.descriptor.title
+            request.finish(HorovodInternalError(f"{title}: its process set was removed"))
 
     # Calls
 
@@ -114,17 +125,17 @@ class Engine:
                 self.timeline.negotiate(request)
         return request
 
-    def poll(self, request: Request) -> bool:
+    def poll(self, request: Request, group: int = 0) -> bool:
         """Move things along without waiting; whether the request is done."""
         if not request.done:
-            with self.lock:
-                try:
-                    self._progress()
-                    if not request.done:
-                        self.world.status.check(request.descriptor.title, [])
-                except BaseException as error:
-                    self._give_up(request, error)
-                    raise
+            try:
+                self._progress()
+                if not request.done:
+                    missing = self.channels[group].agreement.missing(request.descriptor.name)
+                    self.world.status.check(request.descriptor.title, missing)
+            except BaseException as error:
+                self._give_up(request, error)
+                raise
         return request.done
 
     def wait(self, request: Request, group: int = 0) -> None:
@@ -156,17 +167,18 @@ class Engine:
         inspector, joining = None, request.descriptor.kind == "join"
         seen = agreement.round
         while True:
-            with self.lock:
-                if not request.done:
-                    self._progress()
-                if request.done:
-                    break
+            if not request.done:
+                self._progress()
+            if request.done:
+                break
             if joining and agreement.round != seen:  # the others go on, which is no stall
                 seen, patience = agreement.round, Patience()
             waited = patience.pause()
             if waited > 0.005:
                 if inspector is None:
-                    inspector = StallInspector(self.world, request, lambda: agreement.missing(name))
+                    inspector = StallInspector(
+                        self.world, request.descriptor.title, lambda: agreement.missing(name)
+                    )
                 inspector.look(waited, agreement.titles())
         if inspector is not None:
             inspector.end()
@@ -182,11 +194,45 @@ class Engine:
     # Progress
 
     def _progress(self) -> None:
+        """Take every group's calls one step further, but for those another thread is busy with."""
         self._check_broken()
         for channel in self.channels.values():
-            requests = channel.agreement.advance()
-            if requests:
-                self._run(channel, requests)
+            if not channel.lock.acquire(blocking=False):
+                continue
+            requests: list[Request] = []
+            try:
+                requests = channel.agreement.advance()
+                if requests:
+                    self._run_beside_others(channel, requests)
+            except BaseException as error:
+                pending = [*requests, *channel.agreement.pending.values()]
+                self._give_up(pending[0], error)
+                raise
+            finally:
+                channel.lock.release()
+
+    def _run_beside_others(self, channel: Channel, requests: list[Request]) -> None:
+        """Run agreed calls while a helper thread, if need be, moves the other groups along.
+
+        Two ranks that are in two groups may begin the groups' collectives in different orders;
+        each would wait for the other inside of one, if the other one stood still meanwhile.
+        """
+        if not any(c.agreement.pending for c in self.channels.values() if c is not channel):
+            self._run(channel, requests)
+            return
+        over = threading.Event()
+        helper = threading.Thread(target=self._help, args=(over,), daemon=True)
+        helper.start()
+        try:
+            self._run(channel, requests)
+        finally:
+            over.set()
+            helper.join()
+
+    def _help(self, over: threading.Event) -> None:
+        with contextlib.suppress(Exception):  # `_progress` has told everybody
+            while not over.wait(0.0005):
+                self._progress()
 
     def _run(self, channel: Channel, requests: list[Request]) -> None:
         collectives, agreement = channel.collectives, channel.agreement
@@ -201,7 +247,7 @@ class Engine:
             for batch in fusion.plan(requests, self.world.settings.fusion_threshold):
                 run = getattr(self, f"_run_{batch[0].descriptor.kind}")
                 run(channel, batch)
-        self.world.lent.clear()
+        channel.group.lent.clear()
         for request in requests:
             request.finish()
             if self.timeline:
@@ -229,7 +275,8 @@ class Engine:
                 # A rank that has joined clears its row only now: wait for it.
                 channel.group.allgather_numbers([0])
             with self._activity(batch, moving):
-                channel.collectives.allreduce_rows(batch[0].rows, what.op, finish)
+                own = {"own": batch[0].item} if batch[0].item else {}
+                channel.collectives.allreduce_rows(batch[0].rows, what.op, finish, **own)
             return
         inputs = [array for request in batch for array in request.inputs]
         outputs = [array for request in batch for array in request.outputs]
@@ -302,17 +349,28 @@ class Engine:
             for key, number in counters.items():
                 self._counters[key] = max(number, self._counters.get(key, 0))
 
-    def _run_survey(self, channel: Channel, batch: list[Request]) -> None:
-        self._run_exchange(channel, batch)
-
     def _run_exchange(self, channel: Channel, batch: list[Request]) -> None:
         (request,) = batch
         request.result = channel.group.allgather_object(request.item)
+
+    _run_survey = _run_exchange
+
+    def _run_add_process_set(self, channel: Channel, batch: list[Request]) -> None:
+        """The ranks have met and agree on the set; basics.py does the rest."""
+
+    _run_remove_process_set = _run_add_process_set
 
     def _run_barrier(self, channel: Channel, batch: list[Request]) -> None:
         """Agreeing on it was all there is to do."""
 
     # Trouble
+
+    def _fail(self, request: Request, message: str) -> None:
+        """The ranks disagree on a call, which so ends with the same error on all of them."""
+        request.finish(HorovodInternalError(message))
+        if self.timeline:
+            self.timeline.agreed([request], [], [])
+            self.timeline.finished(request)
 
     def _check_broken(self) -> None:
         if self.broken is not None:

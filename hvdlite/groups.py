@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvdlite import exchange, shared_memory
+from hvdlite.stall import StallInspector
 from hvdlite.waiting import Patience
 from hvdlite.world import World
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-_CHECK_EVERY = 0.02  # seconds of waiting between two looks at the status board
 
 
 class Group:
@@ -30,6 +29,7 @@ class Group:
         self.index = comm.rank
         self.size = comm.size
         self.shared = False
+        self.lent: list[tuple] = []  # what MPI calls under way read and write
         if set(ranks) <= set(world.host_ranks):
             segment = self.allocate(exchange.ROW_BYTES)
             if segment is not None:
@@ -49,13 +49,17 @@ class Group:
         Raises HorovodInternalError when a rank has left or given up meanwhile.
         """
         patience = Patience(0 if self.world.crowded else 100)
-        next_check = _CHECK_EVERY
+        inspector = None
         while not ready():
             waited = patience.pause()
-            if waited > next_check:
-                next_check = waited + _CHECK_EVERY
-                others = [rank for rank in self.ranks if rank != self.world.rank]
-                self.world.status.check(what, others)
+            if waited > 0.005:
+                inspector = inspector or StallInspector(self.world, what, self._others)
+                inspector.look(waited)
+        if inspector is not None:
+            inspector.end()
+
+    def _others(self) -> list[int]:
+        return [rank for rank in self.ranks if rank != self.world.rank]
 
     def sync(self, what: str = "a collective") -> None:
         """Wait until all ranks of a shared group are here."""
@@ -65,7 +69,7 @@ class Group:
 
     def begin(self, call: Callable[..., "MPI.Request"], *buffers: Any, **more: Any):
         """Start an MPI call. Its buffers outlive an interrupt, as MPI may still write to them."""
-        self.world.lent.append(buffers)
+        self.lent.append(buffers)
         return call(*buffers, **more)
 
     def wait_request(self, request: "MPI.Request", what: str = "a collective") -> None:
@@ -86,5 +90,5 @@ class Group:
         counts = self.allgather_numbers(np.array([len(data)]))[:, 0]
         gathered = np.empty(int(counts.sum()), dtype=np.uint8)
         self.wait_request(self.begin(self.comm.Iallgatherv, data, [gathered, counts]))
-        self.world.lent.clear()
+        self.lent.clear()
         return [pickle.loads(part) for part in np.split(gathered, np.cumsum(counts)[:-1])]

@@ -19,7 +19,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 HALVES = {np.dtype(np.float16): np.dtype(np.float32), BFLOAT16: np.dtype(np.float32)}
 UFUNCS = {SUM: np.add, AVERAGE: np.add, MIN: np.minimum, MAX: np.maximum, PRODUCT: np.multiply}
 
-BLOCK_BYTES = 1 << 17  # a block's operands stay in the core's own cache
+BLOCK_BYTES = 1 << 18  # a block's operands stay in the core's own cache
 
 
 def check_op(op: int, dtype: np.dtype, title: str) -> None:
@@ -99,7 +99,7 @@ def reduce_into(
     """
     ufunc, dtype = UFUNCS[op], accumulator(out.dtype)
     block = BLOCK_BYTES // out.itemsize
-    if len(parts) == 2 and len(out) <= block and dtype is out.dtype:  # the quickest way
+    if len(parts) == 2 and len(out) <= block and dtype is out.dtype is parts[0].dtype:
         ufunc(parts[0], parts[1], out=out)
         if finish is not None:
             finish(out)

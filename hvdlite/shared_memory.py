@@ -6,6 +6,7 @@ against /dev/shm, which containers keep small; and it lives as long as somebody 
 it, so a gradient that is a view of it stays valid after `shutdown()`.
 """
 
+import ctypes
 import gc
 import mmap
 import os
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
 
 _PAGE = 4096
 _in_use = 0  # bytes of all segments that this process has mapped
+
+
+def _anonymous_file() -> int:
+    """A descriptor of a new memory file, or -1. Not every Python's os module can make one."""
+    try:
+        if hasattr(os, "memfd_create"):
+            return os.memfd_create("hvdlite")
+        return ctypes.CDLL(None).memfd_create(b"hvdlite", 1)  # 1: close on exec
+    except (AttributeError, OSError):
+        return -1
 
 
 def _grow(fd: int, size: int, limit: int) -> bool:
@@ -78,9 +89,9 @@ def allocate(
     size = stride * comm.size
     fd, where = -1, None
     if comm.rank == 0:
-        fd = os.memfd_create("hvdlite")
-        if _grow(fd, size, limit):
-            where = f"/proc/{os.getpid()}/fd/{fd}"
+        fd = _anonymous_file()
+        if fd >= 0 and _grow(fd, size, limit):
+            where = f"/proc/{os.getpid()}/fd/{fd}", os.fstat(fd).st_ino
     allgather = allgather or comm.allgather
     where = allgather(where)[0]
     try:
@@ -103,11 +114,15 @@ def _give_back(size: int) -> None:
     _in_use -= size
 
 
-def _open_row(where: str, fd: int, stride: int, size: int, row: int) -> mmap.mmap | None:
-    opened = fd
+def _open_row(
+    where: tuple[str, int], fd: int, stride: int, size: int, row: int
+) -> mmap.mmap | None:
+    opened, (path, inode) = fd, where
     try:
         if fd < 0:
-            opened = os.open(where, os.O_RDWR)
+            opened = os.open(path, os.O_RDWR)
+        if os.fstat(opened).st_ino != inode:  # another process has that number in our container
+            return None
         if not _reserve(opened, row * stride, stride):
             return None
         return mmap.mmap(opened, size)

@@ -1,10 +1,9 @@
 """The stall inspector: tells about a collective that some ranks have not come to."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hvdlite.exceptions import HorovodInternalError
-from hvdlite.request import Request
 from hvdlite.status import ACTIVE, StatusBoard, where_in_users_code
 from hvdlite.world import World
 
@@ -15,16 +14,16 @@ _TITLES_SHOWN = 3
 class StallInspector:
     """Follows one wait of this rank: writes its note, warns, and in the end gives it up."""
 
-    def __init__(self, world: World, request: Request, missing: Callable[[], list[int]]):
+    def __init__(self, world: World, title: str, missing: Callable[[], list[int]]):
         self._world = world
         self._status: StatusBoard = world.status
-        self._title = request.descriptor.title
+        self._title = title
         self._missing = missing
         self._noted = False
         self._next_check = 0.01
         self._next_warning = world.settings.stall_warning_time or float("inf")
 
-    def look(self, waited: float, pending: list[str]) -> None:
+    def look(self, waited: float, pending: Sequence[str] = ()) -> None:
         """Called now and then during the wait, `waited` seconds after its start.
 
         Raises HorovodInternalError if the collective can't finish any more or has waited longer
@@ -60,7 +59,7 @@ class StallInspector:
         waiting = [rank for rank in range(self._world.size) if rank not in missing]
         return not waiting or self._world.rank <= min(waiting)
 
-    def describe(self, waited: float, missing: list[int], pending: list[str]) -> str:
+    def describe(self, waited: float, missing: list[int], pending: Sequence[str]) -> str:
         """Which call waits for whom, and what those do instead."""
         others = [title for title in pending if title != self._title]
         more = ""

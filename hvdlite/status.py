@@ -8,6 +8,7 @@ Nothing here is on the path of a collective that goes well.
 
 import os
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ _HEAD = 64
 ROW_BYTES = 2048
 _TAG = 1
 _LOOK_AT_MESSAGES_EVERY = 0.02
+_GRACE = 1.0  # seconds after a rank has left in which its last collective may still come to an end
 
 
 class Note:
@@ -59,6 +61,7 @@ class StatusBoard:
         self._elsewhere = [r for r in range(world.size) if r != world.rank and r not in self._heads]
         self._sent: list = []
         self._next_look = 0.0
+        self._lock = threading.Lock()  # one writer at a time
 
     def break_off(self, reason: str) -> None:
         """Tell all ranks that this one has given up a wait. The reason stays its last word."""
@@ -66,6 +69,10 @@ class StatusBoard:
 
     def write(self, state: int, text: str, broken: bool = False) -> None:
         """Tell all ranks this rank's state and what it is doing."""
+        with self._lock:
+            self._write(state, text, broken)
+
+    def _write(self, state: int, text: str, broken: bool) -> None:
         me = self._world.rank
         if self._notes[me].broken:
             text, broken = self._notes[me].text, True
@@ -93,7 +100,7 @@ class StatusBoard:
         if head is None:
             self._receive()
             return self._notes[rank]
-        while True:
+        for _ in range(1000):  # the writer may have been stopped in the middle
             version = int(head[_VERSION])
             shared_memory.fence()
             data = bytes(self._texts[rank][: int(head[_LENGTH])])
@@ -103,6 +110,7 @@ class StatusBoard:
             if version % 2 == 0 and version == int(head[_VERSION]):
                 return note
             os.sched_yield()
+        return self._notes[rank]
 
     def _receive(self) -> None:
         now = time.monotonic()
@@ -110,8 +118,8 @@ class StatusBoard:
             return
         self._next_look = now + _LOOK_AT_MESSAGES_EVERY
         comm = self._world.status_comm
-        while comm.Iprobe(tag=_TAG):
-            rank, state, text, broken = comm.recv(tag=_TAG)
+        while (message := comm.improbe(tag=_TAG)) is not None:
+            rank, state, text, broken = message.recv()
             self._notes[rank] = Note(state, text, time.monotonic(), broken)
 
     def broken_by(self) -> tuple[int, str] | None:
@@ -127,7 +135,12 @@ class StatusBoard:
         broken = self.broken_by()
         if broken is not None:
             raise HorovodInternalError(broken_message(*broken))
-        left = [(rank, note) for rank in missing if (note := self.read(rank)).state >= LEFT]
+        long_ago = time.monotonic() - _GRACE
+        left = [
+            (rank, note)
+            for rank in missing
+            if (note := self.read(rank)).state >= LEFT and note.since < long_ago
+        ]
         if left:
             who = "; ".join(f"rank {rank} {note.text}" for rank, note in left)
             raise HorovodInternalError(

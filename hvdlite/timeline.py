@@ -27,6 +27,7 @@ class Timeline:
         self.path = path
         self.mark_cycles = mark_cycles
         self._numbers: dict[str, int] = {}
+        self._lock = threading.Lock()
         self._events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._started = time.monotonic_ns()
@@ -106,6 +107,13 @@ class Timeline:
         self._put(event)
 
     def _number(self, tensor: str) -> int:
+        number = self._numbers.get(tensor)
+        if number is None:
+            with self._lock:
+                return self._new_number(tensor)
+        return number
+
+    def _new_number(self, tensor: str) -> int:
         number = self._numbers.get(tensor)
         if number is None:
             number = self._numbers[tensor] = len(self._numbers) + 1

@@ -1,8 +1,10 @@
 """Who am I: this process's rank, its host, and the processes that it works with."""
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from hvdlite import shared_memory, status
@@ -35,7 +37,6 @@ class World:
         self.hosts: list[list[int]] = [[0]]  # the ranks of each host, hosts by their lowest rank
         self.status: status.StatusBoard | None = None
         self._warned: set[str] = set()
-        self.lent: list[tuple] = []  # what MPI calls under way read and write
         self.crowded = False  # more ranks on this host than cores: spinning would harm others
 
     def warn_once(self, message: str) -> None:
@@ -126,30 +127,49 @@ def _check_launcher(size: int) -> None:
             )
 
 
-class _Jobs:
-    """The communicators that outlive a `shutdown()`: on them the ranks find together again."""
+class Job:
+    """What outlives a `shutdown()`, so that the ranks find together again."""
 
     base: "MPI.Intracomm | None" = None
-    pending: "MPI.Request | None" = None  # an arrival that an interrupt left unfinished
+    last: World | None = None
+    # An arrival that an interrupt left unfinished. It is taken up again, since the other ranks
+    # may have counted it already.
+    pending: "tuple[MPI.Intracomm, MPI.Request] | None" = None
 
 
-def _wait(request: "MPI.Request", what: str) -> None:
+def _wait_for_arrival(request: "MPI.Request") -> None:
+    """Wait for all ranks to come to `init()`; the only part of it that takes long."""
     patience, warned = Patience(), 0.0
     while not request.Test():
         waited = patience.pause()
+        if Job.last is not None and waited > warned + 1 and (gone := _gone(Job.last)):
+            raise HorovodInternalError(
+                f"init() can't find the other ranks again: {gone} of {Job.last.size} ranks have "
+                "ended. Start the program again"
+            )
         if waited > warned + 60:
             warned = waited
-            print(f"hvdlite: waiting for {waited:.0f} s in {what}", file=sys.stderr, flush=True)
+            print(f"hvdlite: init() waits for other ranks, {waited:.0f} s", file=sys.stderr)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold interrupts back for the short time in which the ranks set things up together."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _base_communicator(comm: "MPI.Intracomm | Sequence[int] | None") -> "MPI.Intracomm":
     from mpi4py import MPI
 
     if comm is None:
-        if _Jobs.base is None:
-            _Jobs.base, request = MPI.COMM_WORLD.Idup()
-            _wait(request, "init() for the other ranks")
-        return _Jobs.base
+        if Job.base is None:
+            Job.base, request = MPI.COMM_WORLD.Idup()
+            _wait_for_arrival(request)
+        return Job.base
     if isinstance(comm, MPI.Comm):
         return comm
     ranks = list(comm)
@@ -168,20 +188,28 @@ def connect(settings: Settings, comm: "MPI.Intracomm | Sequence[int] | None" = N
     if comm is None and not _launched():
         return world
     _start_mpi()
-    from mpi4py import MPI
 
     base = _base_communicator(comm)
     if comm is None:
         _check_launcher(base.size)
     if base.size == 1:
+        Job.last = None
         return world
-    # Only the arrival can take long, and it can be interrupted. An arrival that was interrupted
-    # is taken up again, since the other ranks may have counted it already.
-    _Jobs.pending = _Jobs.pending or base.Ibarrier()
-    _wait(_Jobs.pending, "init() for the other ranks")
-    _Jobs.pending = None
+    if Job.pending is None or Job.pending[0] != base:
+        Job.pending = base, base.Ibarrier()
+    _wait_for_arrival(Job.pending[1])
+    Job.pending = None
+    with undisturbed():
+        _set_up(world, base)
+    Job.last = world
+    return world
 
-    world.settings = base.bcast(settings)  # what decides over fusion must be the same everywhere
+
+def _set_up(world: World, base: "MPI.Intracomm") -> None:
+    """Communicators, hosts and the status board; all ranks are here, so nobody waits for long."""
+    from mpi4py import MPI
+
+    settings = world.settings = base.bcast(world.settings)  # what decides must be the same for all
     world.comm, world.status_comm = base.Dup(), base.Dup()
     world.rank, world.size = base.rank, base.size
     world.host_comm = base.Split_type(MPI.COMM_TYPE_SHARED)
@@ -194,37 +222,30 @@ def connect(settings: Settings, comm: "MPI.Intracomm | Sequence[int] | None" = N
         shared_memory.fence = MPI.Win.Create(None, comm=MPI.COMM_SELF).Sync
     segment = shared_memory.allocate(world.host_comm, status.ROW_BYTES)
     world.status = status.StatusBoard(world, segment)
-    return world
 
 
-def _others_gone(world: World) -> bool:
-    """Whether all other ranks of this host are at their end (those elsewhere are not seen)."""
-    return all(
-        world.status.read(rank).state == status.GONE
-        for rank in world.host_ranks
-        if rank != world.rank
-    )
+def _gone(world: World) -> int:
+    """How many of the other ranks have come to the end of their program."""
+    others = [rank for rank in range(world.size) if rank != world.rank]
+    return sum(world.status.read(rank).state == status.GONE for rank in others)
 
 
-def leave_world(world: World) -> None:
+def leave_world(world: World | None) -> None:
     """At the end of the process: wait for the other ranks without using a core, then end MPI.
 
     MPI_Finalize waits for all ranks too, but busily.
     """
+    if "mpi4py.MPI" not in sys.modules:
+        return
+    import mpi4py
     from mpi4py import MPI
 
     patience = Patience()
-    while not _others_gone(world):
+    while world is not None and _gone(world) < world.size - 1:
         patience.pause()
-    if not MPI.Is_finalized() and not rc_finalizes():
+    # mpi4py ends MPI by itself where the user's program has started it.
+    if mpi4py.rc.finalize is False and not MPI.Is_finalized():
         MPI.Finalize()
-
-
-def rc_finalizes() -> bool:
-    """Whether mpi4py ends MPI by itself, because the user's program has started it."""
-    import mpi4py
-
-    return mpi4py.rc.finalize is not False
 
 
 _GRACE = 3.0  # seconds for the other ranks to learn of an error and to report it themselves
@@ -235,7 +256,7 @@ def abort_world(world: World) -> None:
     from mpi4py import MPI
 
     patience = Patience()
-    while not _others_gone(world):
+    while _gone(world) < world.size - 1:
         if patience.pause() > _GRACE:
             sys.stdout.flush()
             MPI.COMM_WORLD.Abort(1)

@@ -19,6 +19,9 @@ class Collectives(Protocol):
     """
 
     name: str
+    takes_own: (
+        bool  # whether `allreduce_rows` takes `own`, stretches of this rank's slice elsewhere
+    )
     staged: bool  # whether the last `stage` has put the data of all its calls into place
 
     def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:

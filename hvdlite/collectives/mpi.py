@@ -22,6 +22,7 @@ class MPICollectives:
 
     name = "mpi"
     staged = False
+    takes_own = False
 
     def __init__(self, group: Group):
         from mpi4py import MPI
@@ -44,8 +45,8 @@ class MPICollectives:
             request = self.group.begin(self.comm.Iallreduce, self._in_place, part, op=self._ops[op])
             self.group.wait_request(request, "allreduce")
         finish(work)
-        if work.dtype != buffer.dtype and buffer.dtype != np.bool_:
-            buffer[:] = work
+        if work.dtype != buffer.dtype:
+            buffer[:] = work != 0 if buffer.dtype == np.bool_ else work
 
     def allreduce_rows(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
         self.allreduce(rows[self.group.index], op, finish)

@@ -9,7 +9,7 @@ tensors are staged before the ranks agree, so that the agreement's single exchan
 synchronization they need. Large ones go through the stage in chunks that fit the core's cache.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from hvdlite import shared_memory
 from hvdlite.collectives.mpi import MPICollectives
 from hvdlite.fusion import pack, plan, slices, unpack
 from hvdlite.groups import Group
-from hvdlite.reduction import Finish, check_op, reduce_into
+from hvdlite.reduction import BLOCK_BYTES, Finish, check_op, reduce_into
 from hvdlite.request import ADASUM, Request
 
 STAGE_BYTES = 1 << 19
@@ -25,10 +25,25 @@ STAGE_BYTES = 1 << 19
 REDUCE_ALONE_BYTES = 1 << 15
 
 
+# A stretch of this rank's slice, first and last element, that is not in its row but in an array.
+Own = tuple[int, int, np.ndarray]
+
+
+def _stretches(mine: slice, own: Sequence[Own]) -> Iterator[tuple[int, int, np.ndarray | None]]:
+    """Cut a slice into the stretches that lie elsewhere, and those between them."""
+    at = mine.start
+    for first, last, array in own:
+        yield at, first, None
+        yield first, last, array
+        at = last
+    yield at, mine.stop, None
+
+
 class SharedMemoryCollectives(MPICollectives):
     """Reductions and allgather in shared memory; the other collectives are MPI's."""
 
     name = "shm"
+    takes_own = True
 
     def __init__(self, group: Group, stages: Sequence[shared_memory.Segment]):
         super().__init__(group)
@@ -58,16 +73,22 @@ class SharedMemoryCollectives(MPICollectives):
             self._collect(rows, piece)
         self.group.sync("allreduce")  # the stage is free again
 
-    def allreduce_rows(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
-        mine = slices(len(rows[0]), self.group.size)[self.group.index]
-        block = reduce_block(rows[0])
-        for start in range(mine.start, mine.stop, block):
-            piece = slice(start, min(start + block, mine.stop))
-            total = rows[self.group.index][piece]
-            reduce_into(total, [row[piece] for row in rows], op, finish)
-            for i, row in enumerate(rows):
-                if i != self.group.index:
-                    row[piece] = total
+    def allreduce_rows(
+        self, rows: Sequence[np.ndarray], op: int, finish: Finish, own: Sequence[Own] = ()
+    ) -> None:
+        index, block = self.group.index, BLOCK_BYTES // rows[0].itemsize
+        mine = slices(len(rows[0]), self.group.size)[index]
+        for first, last, array in _stretches(mine, own):
+            for start in range(first, last, block):  # still in the cache when it is copied
+                piece = slice(start, min(start + block, last))
+                parts = [row[piece] for row in rows]
+                out = parts[index]
+                if array is not None:
+                    parts[index] = array[start - first : piece.stop - first]
+                reduce_into(out, parts, op, finish)
+                for i, part in enumerate(parts):
+                    if i != index:
+                        part[:] = out
         self.group.sync("allreduce")
 
     def allocate(self, row_bytes: int) -> shared_memory.Segment | None:
@@ -180,8 +201,3 @@ class SharedMemoryCollectives(MPICollectives):
         """Copy every rank's reduced slice from its own row."""
         for row, piece in zip(rows, slices(len(out), self.group.size), strict=True):
             out[piece] = row[piece]
-
-
-def reduce_block(row: np.ndarray) -> int:
-    """Elements in a block that is still in the cache when it is copied to the other rows."""
-    return (1 << 17) // row.itemsize

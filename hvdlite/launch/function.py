@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 import sys
@@ -63,7 +64,7 @@ def run(
         with _Output(sys.stdout) as out, _Output(sys.stderr) as err:
             code = run_command(
                 [executable or sys.executable, "-m", "hvdlite.launch.function", folder],
-                np or num_proc,
+                num_proc if np is None else np,
                 hosts=hosts,
                 hostfile=hostfile,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -90,19 +91,14 @@ def _pack(func: Callable, args: tuple, kwargs: dict) -> bytes:
     try:
         return cloudpickle.dumps((func, args, kwargs))
     except Exception as error:
-        names = [*getattr(func, "__code__", run.__code__).co_names]
-        scope = dict(getattr(func, "__globals__", {}))
-        cells = zip(func.__code__.co_freevars, func.__closure__ or (), strict=False)
-        scope.update({name: cell.cell_contents for name, cell in cells})
-        scope.update({f"args[{i}]": value for i, value in enumerate(args)} | kwargs)
-        bad = [
-            name
-            for name, value in scope.items()
-            if (name in [*names, *func.__code__.co_freevars, *kwargs] or "args[" in name)
-            and not _travels(value)
-        ]
+        scope = {f"args[{i}]": value for i, value in enumerate(args)} | kwargs
+        if inspect.isfunction(func):
+            used = inspect.getclosurevars(func)
+            scope |= {**used.globals, **used.nonlocals}
+        bad = [name for name, value in scope.items() if not _travels(value)]
         raise TypeError(
-            f"{func.__name__} can't be sent to the ranks: {', '.join(bad) or error} can't be "
+            f"{getattr(func, '__name__', func)} can't be sent to the ranks: "
+            f"{', '.join(bad) or error} can't be "
             "pickled. Make such things (locks, files, connections) inside the function"
         ) from error
 
@@ -152,7 +148,11 @@ def _call_on_rank(folder: Path) -> None:
         if folder.is_dir():
             text = f"rank {comm.rank} of {comm.size}:\n{traceback.format_exc()}"
             Path(folder, f"error.{comm.rank:05}").write_text(text)
-        raise
+        if "hvdlite.basics" in sys.modules and sys.modules["hvdlite.basics"].is_initialized():
+            raise  # the runtime tells the other ranks
+        traceback.print_exc()
+        sys.stderr.flush()
+        comm.Abort(1)
     results = comm.gather(result)
     if comm.rank == 0:
         Path(folder, "results").write_bytes(pickle.dumps(results))

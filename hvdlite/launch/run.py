@@ -43,6 +43,8 @@ def run_command(
     """
     environment = dict(os.environ if env is None else env)
     slurm.check_step(environment, np)
+    if np < 1:
+        raise LaunchError(f"{np} processes can't be started; ask for one or more")
     if not command:
         raise LaunchError("no command; write it at the end: horovodrun -np 2 python train.py")
     placed = _place(hosts, hostfile, np, environment)

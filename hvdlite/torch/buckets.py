@@ -11,10 +11,12 @@ import numpy as np
 import torch
 
 from hvdlite.basics import engine
+from hvdlite.fusion import slices
 from hvdlite.request import Descriptor, Request, digest
 from hvdlite.shared_memory import Segment
-from hvdlite.torch.tensors import from_array, numpy_dtype
+from hvdlite.torch.tensors import flat_array, from_array, numpy_dtype
 
+_LARGE = 1 << 18  # elements of which a copy is worth saving
 _ALIGN = 16  # elements; each gradient begins on a cache line
 
 
@@ -44,16 +46,23 @@ class Bucket:
         """What must be equal on all ranks: the parameters' shapes, in order."""
         return tuple(tuple(param.shape) for param in self.params)
 
-    def place(self, segment: Segment | None) -> None:
-        """Put the buffer into this rank's row of shared memory, or into its own memory."""
+    def place(self, segment: Segment | None, takes_own: bool) -> None:
+        """Put the buffer into this rank's row of shared memory, or into its own memory.
+
+        With `takes_own`, what this rank reduces itself may stay out of the buffer till then.
+        """
         dtype = numpy_dtype(self.dtype)
         self._segment = segment
+        self._slice = slice(0, 0)
+        if segment is not None and takes_own:
+            self._slice = slices(self.count, len(segment.rows))[segment.index]
         if segment is None:
             self.flat = np.zeros(self.count, dtype=dtype)
         else:
             self.rows = [row.view(dtype) for row in segment.rows]
             self.flat = self.rows[segment.index]
-        buffer = from_array(self.flat)
+        self._buffer = buffer = from_array(self.flat)
+        self._own: list[tuple[int, int, np.ndarray]] = []
         self._flags = self.flat[self._flags_start :]
         self.views = []
         for param, start in zip(self.params, self._starts, strict=True):
@@ -70,14 +79,37 @@ class Bucket:
         """Copy the parameter's gradient into the buffer, which makes it the gradient."""
         view = self.view(param)
         grad = param.grad.to_dense() if param.grad.is_sparse else param.grad
-        if grad.data_ptr() != view.data_ptr():
-            view.copy_(grad)
-            if self._shares(param):
-                param.grad = view
+        if grad.data_ptr() == view.data_ptr() or self._put_rest(param, grad, view):
+            return
+        view.copy_(grad)
+        if self._shares(param):
+            param.grad = view
+
+    def _put_rest(self, param: torch.Tensor, grad: torch.Tensor, view: torch.Tensor) -> bool:
+        """Copy of a large gradient only what other ranks reduce, if its layout allows that.
+
+        This rank's slice is read from where it is, which saves a copy.
+        """
+        start = self._starts[self._index[id(param)]]
+        stop = start + param.numel()
+        first, last = max(start, self._slice.start), min(stop, self._slice.stop)
+        if not self._is_large(param) or grad.stride() != view.stride():
+            return False
+        flat = grad.as_strided((param.numel(),), (1,))
+        self._buffer[start:first] = flat[: first - start]
+        self._buffer[last:stop] = flat[last - start :]
+        self._own.append((first, last, flat_array(flat[first - start : last - start])))
+        return True
+
+    def _is_large(self, param: torch.Tensor) -> bool:
+        """Whether much of a parameter's gradient lies in the slice that this rank reduces."""
+        start = self._starts[self._index[id(param)]]
+        overlap = min(start + param.numel(), self._slice.stop) - max(start, self._slice.start)
+        return overlap >= _LARGE and self._shares(param)
 
     def put_early(self, param: torch.Tensor) -> None:
         """`put`, if that makes the buffer the gradient; a mere copy could become outdated."""
-        if self._shares(param) and not param.grad.is_sparse:
+        if self._shares(param) and not param.grad.is_sparse and not self._is_large(param):
             self.put(param)
 
     def _shares(self, param: torch.Tensor) -> bool:
@@ -88,6 +120,7 @@ class Bucket:
         """Bring in what no hook has brought, and note which gradients there are."""
         flags = self._flags
         flags[:] = 1
+        self._own = []
         for i, param in enumerate(self.params):
             if param.grad is None:
                 self.views[i].zero_()
@@ -120,7 +153,9 @@ class Bucket:
         dtype = numpy_dtype(self.dtype)
         shapes = ((self.count,),)
         what = Descriptor("allreduce", name, op, dtype.name, shapes, -1, prescale, postscale)
-        return Request(what, (self.flat,), (self.flat,), rows=self.rows, members=members)
+        return Request(
+            what, (self.flat,), (self.flat,), rows=self.rows, item=self._own, members=members
+        )
 
     def allocation(self, name: str) -> Request:
         """The request for the buffer's memory, for which the ranks must agree on the shapes."""
@@ -158,5 +193,5 @@ def make_buckets(
     ]
     for bucket, request in zip(buckets, requests, strict=True):
         current.wait(request, group)
-        bucket.place(request.result)
+        bucket.place(request.result, current.channels[group].collectives.takes_own)
     return buckets

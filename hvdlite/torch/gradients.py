@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from hvdlite.basics import engine, process_set_number
+from hvdlite.engine import Engine
+from hvdlite.exceptions import HorovodInternalError
 from hvdlite.process_sets import ProcessSet
-from hvdlite.request import AVERAGE
+from hvdlite.request import AVERAGE, Descriptor, Request
 from hvdlite.torch import ops
 from hvdlite.torch.buckets import Bucket, make_buckets
 from hvdlite.torch.compression import Compression, Compressor
@@ -127,9 +129,26 @@ class GradientSync:
             )
 
     def _synchronize_buckets(self) -> None:
-        group = process_set_number(self.process_set)
-        self._update_layout(group)
-        current = engine()
+        group, current = process_set_number(self.process_set), engine()
+        try:
+            self._reduce_buckets(group, current)
+        except HorovodInternalError:
+            if current.broken or not self._layout:
+                raise
+            # A rank has asked for a new layout, and nothing has been reduced.
+            self._layout = []
+            self._reduce_buckets(group, current)
+
+    def _reduce_buckets(self, group: int, current: Engine) -> None:
+        new_sparse = self._new_sparse()
+        if new_sparse and self._layout and self._engine is current:
+            # The other ranks may know nothing of it. Calls that differ from theirs under the same
+            # names fail on all ranks, which then make their buckets anew.
+            names = [f"{self._name}.{i}" for i in range(len(self._buckets))]
+            asking = [current.submit(Request(Descriptor("barrier", n)), group) for n in names]
+            for request in asking:
+                current.wait(request, group)
+        self._update_layout(group, new_sparse)
         requests = []
         for i, bucket in enumerate(self._buckets):
             bucket.fill()
@@ -148,14 +167,17 @@ class GradientSync:
     def _member_names(self, bucket: Bucket) -> list[str]:
         return [f"allreduce.{self._names.get(param, 'noname')}" for param in bucket.params]
 
-    def _update_layout(self, group: int) -> None:
-        """Make the buckets anew where the parameters or the ranks are not those of last time."""
-        params = self._parameters()
-        new_sparse = [
+    def _new_sparse(self) -> list[int]:
+        """The positions of parameters whose gradient is sparse for the first time on this rank."""
+        return [
             i
-            for i, param in enumerate(params)
+            for i, param in enumerate(self._parameters())
             if param.grad is not None and param.grad.is_sparse and id(param) not in self._sparse
         ]
+
+    def _update_layout(self, group: int, new_sparse: list[int]) -> None:
+        """Make the buckets anew where the parameters or the ranks are not those of last time."""
+        params = self._parameters()
         same = len(params) == len(self._layout) and all(map(operator.is_, params, self._layout))
         if same and not new_sparse and self._engine is engine():
             return

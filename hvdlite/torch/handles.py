@@ -47,7 +47,7 @@ def _call_of(handle: int) -> _Call:
 def poll(handle: int) -> bool:
     """Whether the call is done, so that `synchronize` won't wait. Moves calls along."""
     call = _call_of(handle)
-    done = [call.engine.poll(request) for request in call.requests]
+    done = [call.engine.poll(request, call.group) for request in call.requests]
     return all(done)
 
 

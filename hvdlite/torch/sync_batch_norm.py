@@ -78,7 +78,7 @@ class _Normalize(torch.autograd.Function):
         inverse = torch.rsqrt(variance + eps)
         normal = centred * _along(inverse, wide)
         ctx.save_for_backward(normal, inverse, weight, count)
-        ctx.has_bias = bias is not None
+        ctx.bias_dtype = None if bias is None else bias.dtype
         output = normal
         if weight is not None:
             output = output * _along(weight.to(wide.dtype), wide)
@@ -100,7 +100,7 @@ class _Normalize(torch.autograd.Function):
         return (
             (inner * _along(scale, wide)).to(gradient.dtype),
             None if weight is None else own_product.to(weight.dtype),
-            own_sum.to(gradient.dtype) if ctx.has_bias else None,
+            None if ctx.bias_dtype is None else own_sum.to(ctx.bias_dtype),
             None,
         )
 

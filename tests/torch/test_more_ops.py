@@ -153,7 +153,7 @@ def test_join_before_the_first_step(ranks):
 
 
 def _process_sets() -> list:
-    """X = ranks 0 and 2, Y = rank 1: each on its own, then all together (C17)."""
+    """X = ranks 0 and 2, Y = rank 1: each on its own, then all together."""
     import torch
 
     import hvdlite.torch as hvd

@@ -179,7 +179,7 @@ def test_accumulated_gradients_are_those_of_one_process(ranks):
 
 
 def _branches() -> tuple[list, list]:
-    """Two heads; rank 0 trains one and rank 1 the other; a third is never used (C05)."""
+    """Two heads; rank 0 trains one and rank 1 the other; a third is never used."""
     import torch
 
     import hvdlite.torch as hvd
@@ -217,7 +217,7 @@ def test_a_missing_gradient_counts_as_zero_and_one_missing_everywhere_stays_miss
 
 
 def _frozen() -> tuple[list, list]:
-    """Frozen layers, an integer parameter, freezing and unfreezing on the way (C06)."""
+    """Frozen layers, an integer parameter, freezing and unfreezing on the way."""
     import torch
 
     import hvdlite.torch as hvd

@@ -5,7 +5,7 @@ from training import all_weights, check_equal, make_batches, small_model
 
 
 def _clip() -> tuple[list, list, int, list]:
-    """Clipping between synchronize() and step(), with and without the context (C02)."""
+    """Clipping between synchronize() and step(), with and without the context."""
     import warnings
 
     import torch
@@ -87,7 +87,7 @@ def test_closures(ranks, name):
 
 
 def _schedulers() -> list:
-    """Schedulers made before and after wrapping; saving and plain loading (C11)."""
+    """Schedulers made before and after wrapping; saving and plain loading."""
     import io
     import pickle
     import warnings
@@ -175,7 +175,7 @@ def test_zero_grad_takes_torchs_argument_and_refuses_to_lose_gradients(ranks):
 
 
 def _sparse(name: str, as_dense: bool) -> tuple[list, list]:
-    """An embedding with sparse gradients; on one step rank 1 looks up nothing (C09)."""
+    """An embedding with sparse gradients; on one step rank 1 looks up nothing."""
     import torch
 
     import hvdlite.torch as hvd

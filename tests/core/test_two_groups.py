@@ -1,0 +1,76 @@
+"""Groups that overlap, and ranks that leave while others still finish."""
+
+from mpi import launch
+
+
+def test_ranks_in_two_groups_begin_in_different_orders():
+    outcome = launch(
+        """
+import time
+import torch
+import hvdlite.torch as hvd
+hvd.init()
+rank = hvd.rank()
+pair = hvd.add_process_set([0, 1])
+for step in range(20):
+    large = torch.ones(200_000)
+    calls = {
+        "world": lambda: hvd.allreduce_async(large, op=hvd.Sum, name="world"),
+        "pair": lambda: hvd.allreduce_async(large, op=hvd.Sum, name="pair", process_set=pair),
+    }
+    order = ["world", "pair"] if (rank + step) % 2 else ["pair", "world"]
+    if rank == 2:
+        time.sleep(0.002 * (step % 3))
+        order = ["world"]
+    handles = {name: calls[name]() for name in order}
+    for name in sorted(handles, reverse=bool(step % 2)):
+        total = 3 if name == "world" else 2
+        assert hvd.synchronize(handles[name])[-1] == total, (name, step)
+print("finished", flush=True)
+""",
+        3,
+        timeout=60,
+    )
+    assert outcome.returncode == 0, outcome
+    assert outcome.stdout.count("finished") == 3
+
+
+def test_a_rank_may_leave_while_others_finish_the_last_call():
+    for algorithm in ("mpi", "ring", "ps", "shm"):
+        outcome = launch(
+            """
+import torch
+import hvdlite.torch as hvd
+for _ in range(5):
+    hvd.init()
+    hvd.allreduce(torch.ones(500_000))
+    hvd.broadcast(torch.ones(500_000), 1)
+    hvd.barrier()
+    hvd.shutdown()
+print("finished", flush=True)
+""",
+            3,
+            env={"HVDLITE_ALLREDUCE": algorithm},
+        )
+        assert outcome.returncode == 0, (algorithm, outcome)
+        assert outcome.stdout.count("finished") == 3
+
+
+def test_an_error_ends_ranks_on_other_hosts_that_never_ask():
+    outcome = launch(
+        """
+import time
+import torch
+import hvdlite.torch as hvd
+hvd.init()
+hvd.allreduce(torch.ones(2))
+if hvd.rank() == 1:
+    raise KeyError("no such layer")
+while True:
+    time.sleep(1)
+""",
+        2,
+        env={"HVDLITE_RANKS_PER_HOST": "1"},
+    )
+    assert outcome.returncode == 1, outcome
+    assert "no such layer" in outcome.stderr
