@@ -47,14 +47,6 @@ def _grow(fd: int, size: int, limit: int) -> bool:
     return True
 
 
-def _reserve(fd: int, start: int, nbytes: int) -> bool:
-    try:
-        os.posix_fallocate(fd, start, nbytes)
-    except OSError:
-        return False
-    return True
-
-
 class Segment:
     """`rows[i]` is rank i's row: an array of bytes that every rank of the host can use.
 
@@ -123,8 +115,7 @@ def _open_row(
             opened = os.open(path, os.O_RDWR)
         if os.fstat(opened).st_ino != inode:  # another process has that number in our container
             return None
-        if not _reserve(opened, row * stride, stride):
-            return None
+        os.posix_fallocate(opened, row * stride, stride)
         return mmap.mmap(opened, size)
     except OSError:
         return None

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -29,21 +29,16 @@ _LOOK_AT_MESSAGES_EVERY = 0.02
 _GRACE = 1.0  # seconds after a rank has left in which its last collective may still come to an end
 
 
-class Note:
+class Note(NamedTuple):
     """One rank's last word: its state, a text, and the time of writing (time.monotonic).
 
     `broken` says that the rank has given up a wait; the text then tells which and why.
     """
 
-    __slots__ = ("broken", "since", "state", "text")
-
-    def __init__(
-        self, state: int = ACTIVE, text: str = "", since: float = 0.0, broken: bool = False
-    ):
-        self.state = state
-        self.text = text
-        self.since = since
-        self.broken = broken
+    state: int = ACTIVE
+    text: str = ""
+    since: float = 0.0
+    broken: bool = False
 
 
 class StatusBoard:

@@ -107,19 +107,13 @@ class Timeline:
         self._put(event)
 
     def _number(self, tensor: str) -> int:
-        number = self._numbers.get(tensor)
-        if number is None:
-            with self._lock:
-                return self._new_number(tensor)
-        return number
-
-    def _new_number(self, tensor: str) -> int:
-        number = self._numbers.get(tensor)
-        if number is None:
-            number = self._numbers[tensor] = len(self._numbers) + 1
-            meta = {"ph": "M", "pid": number}
-            self._put({**meta, "name": "process_name", "args": {"name": tensor}})
-            self._put({**meta, "name": "process_sort_index", "args": {"sort_index": number}})
+        with self._lock:
+            number = self._numbers.get(tensor)
+            if number is None:
+                number = self._numbers[tensor] = len(self._numbers) + 1
+                meta = {"ph": "M", "pid": number}
+                self._put({**meta, "name": "process_name", "args": {"name": tensor}})
+                self._put({**meta, "name": "process_sort_index", "args": {"sort_index": number}})
         return number
 
     def _put(self, event: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
-"""How bytes move: one file, one algorithm, all with the interface of `base.Collectives`."""
+"""How bytes move: one file, one algorithm, all with the interface of `MPICollectives`."""
 
-from hvdlite.collectives.base import Collectives
 from hvdlite.collectives.hierarchical import HierarchicalCollectives
 from hvdlite.collectives.mpi import MPICollectives
 from hvdlite.collectives.parameter_server import ParameterServerCollectives
@@ -8,21 +7,17 @@ from hvdlite.collectives.ring import RingCollectives
 from hvdlite.collectives.shm import SharedMemoryCollectives
 from hvdlite.groups import Group
 
-__all__ = ["Collectives", "choose"]
+__all__ = ["MPICollectives", "choose"]
 
 # Those that work for every group, so that the one asked for is the one that is used.
 _ANYWHERE = {
     kind.name: kind
-    for kind in (
-        MPICollectives,
-        RingCollectives,
-        ParameterServerCollectives,
-        HierarchicalCollectives,
-    )
+    for kind in [MPICollectives, RingCollectives, ParameterServerCollectives]
+    + [HierarchicalCollectives]
 }
 
 
-def choose(group: Group) -> Collectives:
+def choose(group: Group) -> MPICollectives:
     """The algorithms that HVDLITE_ALLREDUCE asks for, or the fastest that this group can have.
 
     All ranks of the group must call it together.

@@ -18,7 +18,15 @@ LARGEST_COUNT = 1 << 30
 
 
 class MPICollectives:
-    """Works on every network and for every group; the fall-back for all that others can't do."""
+    """Works on every network and for every group; the fall-back for all that others can't do.
+
+    It is also the interface of all algorithms. The engine calls a method on all ranks of the group
+    once they have agreed on it, with flat contiguous arrays of the same dtype. Each waits
+    interruptibly and raises HorovodInternalError when a rank is lost meanwhile.
+
+    `staged` says whether the last `stage` has put the data of all its calls into place, and
+    `takes_own` whether `allreduce_rows` takes stretches of this rank's slice from elsewhere.
+    """
 
     name = "mpi"
     staged = False
@@ -33,6 +41,7 @@ class MPICollectives:
         self._in_place = MPI.IN_PLACE
 
     def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
+        """Reduce `buffer` in place over all ranks; bit-equal on all of them afterwards."""
         check_op(op, buffer.dtype, "allreduce")
         # MPI has no half precision: go through float32. Its logical type has no MIN, MAX, PROD.
         work = buffer
@@ -49,9 +58,11 @@ class MPICollectives:
             buffer[:] = work != 0 if buffer.dtype == np.bool_ else work
 
     def allreduce_rows(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
+        """The same where the buffers are the rows of a segment that `allocate` has given."""
         self.allreduce(rows[self.group.index], op, finish)
 
     def broadcast(self, buffer: np.ndarray, root: int) -> None:
+        """Overwrite `buffer` with that of the rank of index `root`."""
         data = buffer.view(np.uint8)
         for start in range(0, len(data), LARGEST_COUNT):
             piece = data[start : start + LARGEST_COUNT]
@@ -59,6 +70,7 @@ class MPICollectives:
             self.group.wait_request(request, "broadcast")
 
     def allgather(self, part: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        """All ranks' parts, in rank order; rank i's has counts[i] elements."""
         # As broadcasts where the counts get too large for one call.
         gathered = np.empty(sum(counts), dtype=part.dtype)
         if gathered.nbytes < LARGEST_COUNT:
@@ -77,6 +89,7 @@ class MPICollectives:
     def alltoall(
         self, data: np.ndarray, send_counts: Sequence[int], receive_counts: Sequence[int]
     ) -> np.ndarray:
+        """Send the i-th stretch of `data` to rank i; returns what came, in rank order."""
         received = np.empty(sum(receive_counts), dtype=data.dtype)
         starts, arrivals = self._starts(send_counts), self._starts(receive_counts)
         requests = []
@@ -91,18 +104,23 @@ class MPICollectives:
     def reducescatter(
         self, data: np.ndarray, counts: Sequence[int], op: int, finish: Finish
     ) -> np.ndarray:
+        """Reduce `data` over all ranks and keep this rank's stretch of counts[index] elements."""
         work = data.copy()
         self.allreduce(work, op, finish)
         start = self._starts(counts)[self.group.index]
         return work[start : start + counts[self.group.index]].copy()
 
     def stage(self, requests: Sequence[Request], number: int) -> None:
-        pass
+        """Called before round `number` with the calls that this rank offers in it.
+
+        An algorithm may already put the data where the others will find it.
+        """
 
     def run_staged(self, requests: Sequence[Request], number: int) -> None:
-        pass
+        """Finish the calls of a round from what all ranks have staged for it."""
 
     def allocate(self, row_bytes: int) -> Segment | None:
+        """Shared memory with a row for each rank of this host; None, on all ranks, without it."""
         return None
 
     def send(self, data: np.ndarray, to: int) -> list["MPI.Request"]:

@@ -162,21 +162,14 @@ class SharedMemoryCollectives(MPICollectives):
         total = sum(len(array) for array in outputs)
         rows = self._rows(number & 1, outputs[0].dtype, total)
         finish = Finish(what.op, what.postscale, self.group.size)
+        result = outputs[0] if len(outputs) == 1 else np.empty(total, dtype=outputs[0].dtype)
         if rows[0].nbytes <= REDUCE_ALONE_BYTES:
-            if len(outputs) == 1:
-                reduce_into(outputs[0], rows, what.op, finish)
-            else:
-                result = np.empty(total, dtype=outputs[0].dtype)
-                reduce_into(result, rows, what.op, finish)
-                unpack(result, outputs)
-            return
-        self._reduce_slice(rows, what.op, finish)
-        self.group.sync("allreduce")
-        if len(outputs) == 1:
-            self._collect(rows, outputs[0])
+            reduce_into(result, rows, what.op, finish)
         else:
-            result = np.empty(total, dtype=outputs[0].dtype)
+            self._reduce_slice(rows, what.op, finish)
+            self.group.sync("allreduce")
             self._collect(rows, result)
+        if len(outputs) > 1:
             unpack(result, outputs)
 
     # Parts

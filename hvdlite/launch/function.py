@@ -19,33 +19,19 @@ from hvdlite.launch.errors import LaunchError
 from hvdlite.launch.run import run_command
 
 
+# fmt: off
 def run(
-    func: Callable[..., Any],
-    args: tuple = (),
-    kwargs: dict[str, Any] | None = None,
-    num_proc: int = 1,
-    min_num_proc: int | None = None,
-    max_num_proc: int | None = None,
-    slots: int | None = None,
-    reset_limit: int | None = None,
-    cooldown_range: tuple[int, int] | None = None,
-    hosts: str | None = None,
-    hostfile: str | None = None,
-    host_discovery_script: str | None = None,
-    start_timeout: float | None = None,
-    ssh_port: int | None = None,
-    ssh_identity_file: str | None = None,
-    disable_cache: bool | None = None,
-    output_filename: str | None = None,
-    verbose: bool | None = None,
-    use_gloo: bool | None = None,
-    use_mpi: bool | None = None,
-    mpi_args: str | None = None,
-    network_interface: str | None = None,
-    network_interfaces: str | None = None,
-    executable: str | None = None,
-    np: int | None = None,
-    min_np: int | None = None,
+    func: Callable[..., Any], args: tuple = (), kwargs: dict[str, Any] | None = None,
+    num_proc: int = 1, min_num_proc: int | None = None, max_num_proc: int | None = None,
+    slots: int | None = None, reset_limit: int | None = None,
+    cooldown_range: tuple[int, int] | None = None, hosts: str | None = None,
+    hostfile: str | None = None, host_discovery_script: str | None = None,
+    start_timeout: float | None = None, ssh_port: int | None = None,
+    ssh_identity_file: str | None = None, disable_cache: bool | None = None,
+    output_filename: str | None = None, verbose: bool | None = None, use_gloo: bool | None = None,
+    use_mpi: bool | None = None, mpi_args: str | None = None,
+    network_interface: str | None = None, network_interfaces: str | None = None,
+    executable: str | None = None, np: int | None = None, min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
     """Call `func(*args, **kwargs)` on `num_proc` ranks; returns their results in rank order.
@@ -85,6 +71,7 @@ def run(
             return [cloudpickle.loads(result) for result in pickle.loads(results.read_bytes())]
         told = [path.read_text() for path in sorted(Path(folder).glob("error.*"))]
         raise RuntimeError("\n".join([f"hvdlite.run ended with exit code {code}", *told]))
+# fmt: on
 
 
 def _pack(func: Callable, args: tuple, kwargs: dict) -> bytes:

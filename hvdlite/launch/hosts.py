@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 
 from hvdlite.launch.errors import LaunchError
 
@@ -95,36 +96,28 @@ def assign(hosts: list[tuple[str, int | None]], np: int, source: str) -> list[tu
     return result
 
 
-def local_names(names) -> set[str]:
+def local_names(names: Iterable[str]) -> set[str]:
     """Those of `names` that mean this machine."""
+    names = set(names)
     own = {"localhost", "::1", os.uname().nodename, os.uname().nodename.partition(".")[0]}
     found = {n for n in names if n in own or n.startswith("127.")}
-    unsure = [n for n in names if n not in found]
-    if not unsure:
+    if found == names:
         return found
-    from concurrent.futures import ThreadPoolExecutor
+    import psutil
 
-    with ThreadPoolExecutor(min(32, len(unsure))) as pool:
-        own = pool.map(_has_address, unsure)
-        return found.union(n for n, yes in zip(unsure, own, strict=True) if yes)
+    cards = psutil.net_if_addrs().values()
+    addresses = {address.address for card in cards for address in card}
+    return found | {name for name in names if addresses & _addresses(name)}
 
 
-def _has_address(name: str) -> bool:
-    """Whether `name` resolves to an address that a socket on this machine may take."""
+def _addresses(name: str) -> set[str]:
+    """The addresses that `name` resolves to; none if it does not."""
     import socket
 
     try:
-        addresses = socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
+        return {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except OSError:
-        return False
-    for family, kind, _, _, address in addresses:
-        with socket.socket(family, kind) as probe:
-            try:
-                probe.bind(address)
-                return True
-            except OSError:
-                continue
-    return False
+        return set()
 
 
 def check_reachable(hosts: list[str], ssh_options: list[str], seconds: float) -> None:

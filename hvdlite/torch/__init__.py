@@ -1,54 +1,29 @@
 """The PyTorch binding: `import hvdlite.torch as hvd`, or `import horovod.torch as hvd`."""
 
-# ruff: noqa: F401, F403
+# ruff: noqa: F401, F403, I001
+# fmt: off
 from hvdlite import *
 from hvdlite import __version__
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.torch.autograd import (
-    allgather,
-    allreduce,
-    allreduce_,
-    alltoall,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_reducescatter,
-    reducescatter,
+    allgather, allreduce, allreduce_, alltoall, broadcast, broadcast_, grouped_allgather,
+    grouped_allreduce, grouped_allreduce_, grouped_reducescatter, reducescatter,
 )
 from hvdlite.torch.compression import Compression
 from hvdlite.torch.functions import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
+    allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters,
 )
 from hvdlite.torch.handles import poll, synchronize
 from hvdlite.torch.ops import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    allgather_async,
-    allreduce_async,
-    allreduce_async_,
-    alltoall_async,
-    barrier,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather_async,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter_async,
-    join,
+    Adasum, Average, Max, Min, Product, Sum, allgather_async, allreduce_async, allreduce_async_,
+    alltoall_async, barrier, broadcast_async, broadcast_async_, grouped_allgather_async,
+    grouped_allreduce_async, grouped_allreduce_async_, grouped_reducescatter_async, join,
     reducescatter_async,
 )
 from hvdlite.torch.optimizer import DistributedOptimizer
 from hvdlite.torch.sparse import sparse_allreduce_async
 from hvdlite.torch.sync_batch_norm import SyncBatchNorm
+# fmt: on
 
 # Everything above is offered, under Horovod's names.
 __all__ = [name for name in globals() if not name.startswith("_")]

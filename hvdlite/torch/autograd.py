@@ -5,7 +5,8 @@ the mean over ranks of each rank's own loss: what flows back through an allgathe
 averaged, and through an allreduce it is reduced with the same operation.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -93,6 +94,16 @@ class _Reducescatter(torch.autograd.Function):
         return (None, None, *_Allgather.apply(options["process_set"], None, *gradients))
 
 
+def _compressed(function, tensors, name, compression, options) -> list[torch.Tensor]:
+    check_compression(compression)
+    small = [compression.compress(tensor) for tensor in tensors]
+    reduced = function.apply(options, name, *[tensor for tensor, _ in small])
+    return [
+        compression.decompress(tensor, context)
+        for tensor, (_, context) in zip(reduced, small, strict=True)
+    ]
+
+
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -121,53 +132,9 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """`allreduce` for several tensors at once. Differentiable."""
-    options = {
-        "op": ops.operation(average, op),
-        "prescale_factor": prescale_factor,
-        "postscale_factor": postscale_factor,
-        "process_set": process_set,
-    }
-    check_compression(compression)
-    small = [compression.compress(tensor) for tensor in tensors]
-    reduced = _Allreduce.apply(options, name, *[tensor for tensor, _ in small])
-    return [
-        compression.decompress(tensor, context)
-        for tensor, (_, context) in zip(reduced, small, strict=True)
-    ]
-
-
-def allreduce_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """Reduce a tensor over all ranks in place; see `allreduce_async_`."""
-    return synchronize(
-        ops.allreduce_async_(
-            tensor, average, name, op, prescale_factor, postscale_factor, process_set
-        )
-    )
-
-
-def grouped_allreduce_(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> list[torch.Tensor]:
-    """`allreduce_` for several tensors at once."""
-    return synchronize(
-        ops.grouped_allreduce_async_(
-            tensors, average, name, op, prescale_factor, postscale_factor, process_set
-        )
-    )
+    scales = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
+    options = {"op": ops.operation(average, op), "process_set": process_set, **scales}
+    return _compressed(_Allreduce, tensors, name, compression, options)
 
 
 def allgather(
@@ -196,16 +163,6 @@ def broadcast(
 ) -> torch.Tensor:
     """The root's tensor, as a new one. Differentiable: only the root gets a gradient."""
     return _Broadcast.apply(tensor, root_rank, name, process_set)
-
-
-def broadcast_(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """Overwrite a tensor with the root's."""
-    return synchronize(ops.broadcast_async_(tensor, root_rank, name, process_set))
 
 
 def alltoall(
@@ -248,16 +205,23 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """`reducescatter` for several tensors at once. Differentiable."""
-    options = {
-        "op": op,
-        "process_set": process_set,
-        "prescale_factor": prescale_factor,
-        "postscale_factor": postscale_factor,
-    }
-    check_compression(compression)
-    small = [compression.compress(tensor) for tensor in tensors]
-    reduced = _Reducescatter.apply(options, name, *[tensor for tensor, _ in small])
-    return [
-        compression.decompress(tensor, context)
-        for tensor, (_, context) in zip(reduced, small, strict=True)
-    ]
+    scales = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
+    options = {"op": op, "process_set": process_set, **scales}
+    return _compressed(_Reducescatter, tensors, name, compression, options)
+
+
+def _blocking(start: Callable[..., int], name: str) -> Callable[..., Any]:
+    """The function that starts a call with `start` and waits for its result."""
+
+    @functools.wraps(start)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return synchronize(start(*args, **kwargs))
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"`{start.__name__}`, and wait for the result."
+    return call
+
+
+allreduce_ = _blocking(ops.allreduce_async_, "allreduce_")
+grouped_allreduce_ = _blocking(ops.grouped_allreduce_async_, "grouped_allreduce_")
+broadcast_ = _blocking(ops.broadcast_async_, "broadcast_")
