@@ -7,9 +7,11 @@ cases, so that they share the machine in the same way; the steps are taken in tu
 
 - MPI: each gradient through the MPI library's allreduce, in place, after the backward pass
 - DDP: torch's DistributedDataParallel on gloo
+- timeline: hvdlite, while rank 0 writes a timeline
 """
 
 import sys
+import tempfile
 
 import torch
 import torch.distributed as dist
@@ -18,13 +20,14 @@ from common import COMM, heading, interleaved, say, small_cnn, start_gloo
 from mpi4py import MPI
 
 import hvdlite.torch as hvd
+from hvdlite import basics
 
 
 def trainer(kind: str, images: torch.Tensor, labels: torch.Tensor):
     torch.manual_seed(0)
     model = small_cnn()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    if kind == "hvdlite":
+    if kind in ("hvdlite", "timeline"):
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
     if kind == "DDP":
@@ -41,6 +44,20 @@ def trainer(kind: str, images: torch.Tensor, labels: torch.Tensor):
     return step
 
 
+def with_timeline(step, path: str):
+    """The step with a timeline that is written during it alone."""
+    hvd.start_timeline(path)
+    engine = basics.engine()
+    timeline, engine.timeline = engine.timeline, None
+
+    def call() -> None:
+        engine.timeline = timeline
+        step()
+        engine.timeline = None
+
+    return call
+
+
 def main() -> None:
     torch.set_num_threads(1)
     hvd.init()
@@ -50,7 +67,11 @@ def main() -> None:
     start_gloo()
     kinds = ("alone", "hvdlite", "MPI", "DDP")
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    times = interleaved({k: trainer(k, images, labels) for k in kinds}, rounds, warmup=5)
+    variants = {kind: trainer(kind, images, labels) for kind in kinds}
+    with tempfile.TemporaryDirectory() as folder:
+        step = trainer("timeline", images, labels)
+        variants["timeline"] = with_timeline(step, f"{folder}/timeline.json")
+        times = interleaved(variants, rounds, warmup=5)
     for name, seconds in times.items():
         say(f"{name:8} {seconds * 1e3:7.2f} ms   {seconds / times['alone']:.3f} of alone")
     dist.destroy_process_group()
