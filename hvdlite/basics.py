@@ -54,6 +54,7 @@ def init(
             with undisturbed():
                 _State.engine = Engine(world)
         except BaseException:
+            _State.engine = None
             if world.status is not None:
                 world.status.break_off("was interrupted in init()")
             raise

@@ -205,8 +205,8 @@ class Engine:
                 if requests:
                     self._run_beside_others(channel, requests)
             except BaseException as error:
-                pending = [*requests, *channel.agreement.pending.values()]
-                self._give_up(pending[0], error)
+                for request in [*requests, *channel.agreement.pending.values()]:
+                    self._give_up(request, error)  # the first one counts
                 raise
             finally:
                 channel.lock.release()

@@ -74,3 +74,34 @@ while True:
     )
     assert outcome.returncode == 1, outcome
     assert "no such layer" in outcome.stderr
+
+
+def test_an_interrupt_while_an_idle_group_is_looked_at_is_an_interrupt():
+    outcome = launch(
+        """
+import torch
+import hvdlite.torch as hvd
+from hvdlite import basics
+hvd.init()
+hvd.add_process_set([0, 1])
+
+def interrupt():
+    raise KeyboardInterrupt
+
+try:
+    if hvd.rank() == 0:
+        basics.engine().channels[1].agreement.advance = interrupt  # where the signal arrives
+    hvd.allreduce(torch.ones(2), name="stuck" if hvd.rank() == 0 else "other")
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+except hvd.HorovodInternalError as error:
+    print("told:", error, flush=True)
+hvd.shutdown()
+hvd.init()
+assert hvd.allreduce(torch.ones(2), op=hvd.Sum)[0] == 3
+""",
+        3,
+    )
+    assert outcome.returncode == 0, outcome
+    assert outcome.stdout.count("interrupted\n") == 1, outcome
+    assert outcome.stdout.count("told: rank 0 was interrupted in allreduce 'stuck'") == 2, outcome
