@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sys
 import time
+from pathlib import Path
 
 import ipyparallel as ipp
 import psutil
@@ -15,6 +17,8 @@ def cluster(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
         monkeypatch.setenv(name, "1")
+    # mpiexec lies beside this Python, whether or not the environment is activated.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
 
     def start() -> ipp.Cluster:
