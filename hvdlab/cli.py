@@ -102,3 +102,56 @@ def compare(
         raise fail("interrupted; the jobs were ended", 130) from None
     except RuntimeError as error:
         raise fail(str(error)) from None
+
+
+@app.command()
+def build(
+    numbers: Annotated[
+        list[str] | None, typer.Argument(help="Labs, such as 00 03; all by default.")
+    ] = None,
+    labs: Annotated[Path, typer.Option(help="The folder of the labs.")] = Path("labs"),
+    only_students: Annotated[
+        bool, typer.Option("--only-students", help="Don't run the solutions.")
+    ] = False,
+) -> None:
+    """For authors: make the notebooks of the labs from their sources, labs/NN_name/lab.py.
+
+    The student's notebook has its exercises emptied; the instructor's, in the folder solution,
+    is solved and executed. A malformed source stops it, with file and line.
+    """
+    from .build import BuildError
+    from .build import build as build_labs
+
+    try:
+        build_labs(labs, numbers or [], run=not only_students)
+    except KeyboardInterrupt:
+        raise fail("interrupted", 130) from None
+    except BuildError as error:
+        raise fail(str(error)) from None
+
+
+@app.command()
+def simulate(
+    network: Annotated[str, typer.Option(help="VGG-16, ResNet-101 or Inception V3.")] = "VGG-16",
+    workers: Annotated[str, typer.Option(help="Numbers of workers.")] = "1,4,16,64,256,1024",
+    algorithm: Annotated[
+        str, typer.Option(help="ring, tree, hierarchical or 'parameter server'.")
+    ] = "ring",
+    cluster: Annotated[
+        str, typer.Option(help="published (4 P100, 25 Gbit/s) or modern (8 GPUs, NVLink).")
+    ] = "published",
+    images_per_second: Annotated[
+        float | None, typer.Option(help="Of one worker alone; a P100's where not given.")
+    ] = None,
+    gbit: Annotated[
+        float | None, typer.Option(help="What a server's network really carries, Gbit/s.")
+    ] = None,
+    compression: Annotated[float, typer.Option(help="2 for fp16.")] = 1.0,
+) -> None:
+    """Simulate training on any number of workers: step time, waiting, efficiency."""
+    from .simulate.command import run
+
+    try:
+        run(network, workers, algorithm, cluster, images_per_second, gbit, compression)
+    except ValueError as error:
+        raise fail(str(error)) from None
