@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from .slurm.command import app as slurm
+
 app = typer.Typer(
     help="The course's toolkit: data sets and honest comparisons.",
     no_args_is_help=True,
@@ -20,6 +22,9 @@ def fail(message: str, code: int = 1) -> typer.Exit:
     """Say on stderr what went wrong; raise the result."""
     print(f"hvdlab: {message}", file=sys.stderr, flush=True)
     return typer.Exit(code)
+
+
+app.add_typer(slurm, name="slurm")
 
 
 @app.callback()
@@ -119,8 +124,8 @@ def build(
     The student's notebook has its exercises emptied; the instructor's, in the folder solution,
     is solved and executed. A malformed source stops it, with file and line.
     """
-    from .build import BuildError
-    from .build import build as build_labs
+    from .builder import BuildError
+    from .builder import build as build_labs
 
     try:
         build_labs(labs, numbers or [], run=not only_students)

@@ -30,3 +30,28 @@ def label(axes: object, title: str, x: str, y: str) -> None:
     axes.set_title(title, color=INK, fontsize=11)  # type: ignore[attr-defined]
     axes.set_xlabel(x, color=INK)  # type: ignore[attr-defined]
     axes.set_ylabel(y, color=INK)  # type: ignore[attr-defined]
+
+
+def show(fig: Figure, alt: str) -> None:
+    """Show a figure in the notebook, with a text for those who can't see it.
+
+    `alt` says what the picture shows, in a sentence or two; a figure without one is refused
+    with ValueError.
+    """
+    from IPython.display import display
+
+    if len(alt) < 20:
+        raise ValueError("say in `alt` what the figure shows, in a sentence or two")
+    data, metadata = as_png(fig, alt)
+    display({"image/png": data, "text/plain": f"Figure: {alt}"}, metadata=metadata, raw=True)
+
+
+def as_png(fig: Figure, alt: str, dpi: int = 144) -> tuple[bytes, dict[str, dict[str, object]]]:
+    """The figure as PNG, and the metadata by which a notebook knows its text and its width."""
+    from io import BytesIO
+
+    buffer = BytesIO()
+    # No background: see-through in a dark theme would hide dark text, so it stays white.
+    fig.savefig(buffer, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
+    width = round(fig.get_size_inches()[0] * 84)
+    return buffer.getvalue(), {"image/png": {"alt": alt, "width": width}}

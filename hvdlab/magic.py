@@ -1,0 +1,169 @@
+"""`%load_ext hvdlab`: what the notebooks of the course use beyond plain Python.
+
+    %%horovodrun -np 2 [--limit SECONDS] [horovodrun's options] [-- the program's arguments]
+        runs the cell as a program on 2 ranks; its output appears while it runs
+    %%px
+        runs the cell on the engines that hvdlab.engines has started, see there
+
+It also lets `!horovodrun` find the commands of this Python's environment, activated or not.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+LIMIT = 300.0  # seconds that a cell's program may run
+OUTPUT_LIMIT = 1 << 20  # characters of output that a cell shows
+_PATIENCE = 8.0  # seconds between asking a job to end and killing it
+
+
+def load(shell: InteractiveShell) -> None:
+    """Register the magics and set up the environment of `!` commands; a second call is fine."""
+    from IPython.core.error import UsageError
+
+    from .engines.magic import px
+
+    prepare_environment()
+
+    def run_cell(line: str, cell: str) -> None:
+        try:
+            horovodrun(line, cell)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
+    shell.register_magic_function(run_cell, "cell", "horovodrun")
+    shell.register_magic_function(px, "line_cell", "px")
+
+
+def prepare_environment() -> None:
+    """PATH finds this environment's commands; Open MPI lets root and many ranks pass."""
+    here = str(Path(sys.executable).parent)
+    path = os.environ.get("PATH", "")
+    if here not in path.split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join(filter(None, [here, path]))
+    if os.geteuid() == 0:
+        os.environ["OMPI_ALLOW_RUN_AS_ROOT"] = os.environ["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+
+
+def horovodrun(line: str, cell: str) -> None:
+    """Run the text of a cell as a program on several ranks, with its output in the cell.
+
+    Raises ValueError for a line that can't be meant, RuntimeError where the program fails or
+    passes a limit, KeyboardInterrupt after an interrupt. No process of it is left in any case.
+    """
+    options, arguments, limit = _read(line)
+    with tempfile.TemporaryDirectory(prefix="hvdlab-cell-") as folder:
+        program = Path(folder, "cell.py")
+        program.write_text(cell, encoding="utf-8")
+        command = [sys.executable, "-m", "hvdlite.launch", *options]
+        command += [sys.executable, str(program), *arguments]
+        paths = [os.getcwd(), *filter(None, sys.path)]
+        _run(command, {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, limit)
+
+
+def _read(line: str) -> tuple[list[str], list[str], float]:
+    words = shlex.split(line)
+    arguments: list[str] = []
+    if "--" in words:
+        arguments = words[words.index("--") + 1 :]
+        words = words[: words.index("--")]
+    limit = LIMIT
+    if "--limit" in words:
+        place = words.index("--limit")
+        try:
+            limit = float(words[place + 1])
+        except (IndexError, ValueError):
+            raise ValueError("--limit needs a number of seconds, as in --limit 60") from None
+        del words[place : place + 2]
+    if not any(word in ("-np", "-n", "--num-proc") for word in words):
+        raise ValueError("say on how many ranks: %%horovodrun -np 2")
+    return words, arguments, limit
+
+
+def _run(command: list[str], env: dict[str, str], limit: float) -> None:
+    job = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=env,
+        start_new_session=True,  # the interrupt button reaches the kernel alone, which passes it on
+    )
+    try:
+        told = _show(job, time.monotonic() + limit)
+    except BaseException:
+        _end(job, signal.SIGINT)
+        raise
+    finally:
+        _end(job, signal.SIGTERM)
+        job.stdout.close()
+    if told == "time":
+        raise RuntimeError(
+            f"the program ran for {limit:g} s and was ended; `%%horovodrun --limit SECONDS` allows "
+            "more. Does a rank wait for one that never comes?"
+        )
+    if told == "output":
+        raise RuntimeError("the program printed more than a cell can show, and was ended")
+    if job.returncode:
+        raise RuntimeError(f"the program ended with exit code {job.returncode}; see above")
+
+
+def _show(job: subprocess.Popen, deadline: float) -> str:
+    """Print what the job prints until it ends; "time" or "output" tell which limit it passed."""
+    import select
+
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    shown = 0
+    while time.monotonic() < deadline:
+        if not select.select([job.stdout], [], [], 0.1)[0]:
+            if job.poll() is not None:
+                return ""
+            continue
+        data = os.read(job.stdout.fileno(), 1 << 16)
+        if not data:
+            break
+        text = decode(data)
+        print(text, end="", flush=True)
+        shown += len(text)
+        if shown > OUTPUT_LIMIT:
+            return "output"
+    try:
+        job.wait(max(0.1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return "time"
+    return ""
+
+
+def _end(job: subprocess.Popen, how: signal.Signals) -> None:
+    """Ask the job to end, then kill it with all that it has started."""
+    import psutil
+
+    if job.poll() is not None:
+        return
+    try:
+        started = psutil.Process(job.pid).children(recursive=True)
+        job.send_signal(how)  # horovodrun ends its ranks
+        job.wait(_PATIENCE)
+    except (psutil.NoSuchProcess, subprocess.TimeoutExpired):
+        pass
+    for process in started:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            pass
+    if job.poll() is None:
+        job.kill()
+    job.wait()
