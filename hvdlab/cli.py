@@ -160,3 +160,17 @@ def simulate(
         run(network, workers, algorithm, cluster, images_per_second, gbit, compression)
     except ValueError as error:
         raise fail(str(error)) from None
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: JSON on stdout.")] = False,
+) -> None:
+    """Look whether this machine is ready for the course, and say what to do if not.
+
+    Exit code 1 if there is a problem; what is only missing, such as a GPU, is none.
+    """
+    from .doctor import run
+
+    if not run(as_json):
+        raise typer.Exit(1)
