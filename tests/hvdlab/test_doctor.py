@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from hvdlab import doctor
+from hvdlab.doctor import asking, software
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,12 +22,18 @@ def run(*arguments: str, path: Path | None = None, **env: str) -> subprocess.Com
     )
     return subprocess.run(
         [sys.executable, "-c", "from hvdlab.cli import app; app()", "doctor", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMPI_ALLOW_RUN_AS_ROOT": "1",
-             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "COLUMNS": "160", **env},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "COLUMNS": "160",
+            **env,
+        },
         capture_output=True,
         text=True,
         timeout=280,
-    )  # fmt: skip
+    )
 
 
 def program(folder: Path, name: str, text: str) -> None:
@@ -68,15 +75,15 @@ def test_two_programs_of_one_rank_are_not_two_ranks(monkeypatch, tmp_path):
     alone = f'[ "$1" = --version ] && echo "mpirun (Open MPI) 5.0.0" && exit; {sys.executable} -c '
     program(tmp_path, "mpirun", alone + "'print(\"RANKS=1 SUM=1 Other MPI\")'")
     monkeypatch.setenv("HVDLITE_MPIRUN", str(tmp_path / "mpirun"))
-    finding = doctor.mpi()
+    finding = software.mpi()
     assert finding.state == "problem" and "don't agree" in finding.detail
     assert "HVDLITE_MPI=system" in finding.fix
 
 
 def test_a_question_without_an_answer_ends_with_all_that_it_started():
     mark = f"{time.time():.6f}".replace(".", "")[-9:]  # sleeps that are nobody else's
-    with pytest.raises(doctor.NoAnswer, match="no answer within 1 s"):
-        doctor.ask(["sh", "-c", f"trap '' TERM; sleep {mark} & sleep {mark}"], limit=1)
+    with pytest.raises(asking.NoAnswer, match="no answer within 1 s"):
+        asking.ask(["sh", "-c", f"trap '' TERM; sleep {mark} & sleep {mark}"], limit=1)
     left = [p.pid for p in psutil.process_iter(["cmdline"]) if mark in (p.info["cmdline"] or [])]
     assert left == []
 
@@ -90,24 +97,24 @@ def test_a_question_without_an_answer_ends_with_all_that_it_started():
     ],
 )
 def test_a_failed_question_says_why(command, says):
-    with pytest.raises(doctor.NoAnswer, match=says):
-        doctor.ask(command)
+    with pytest.raises(asking.NoAnswer, match=says):
+        asking.ask(command)
 
 
 def test_slurm_that_answers_and_slurm_that_does_not(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     program(tmp_path, "sinfo", "echo 'gpu* 4'")
-    assert doctor.slurm() == doctor.Finding("Slurm", "ok", "partitions and nodes: gpu* 4")
+    assert software.slurm() == asking.Finding("Slurm", "ok", "partitions and nodes: gpu* 4")
     program(tmp_path, "sinfo", "echo 'slurm_load_partitions: Unable to contact' >&2; exit 1")
-    assert doctor.slurm().state == "problem"
+    assert software.slurm().state == "problem"
     program(tmp_path, "sinfo", "echo 'Could not establish a configuration source' >&2; exit 1")
-    assert doctor.slurm().state == "absent"
+    assert software.slurm().state == "absent"
 
 
 def test_missing_data_are_fine_and_said(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("HVDLITE_DATA_DIR", raising=False)
-    finding = doctor.data_sets()
+    finding = software.data_sets()
     assert (finding.state, finding.fix) == ("absent", "hvdlab data")
 
 
