@@ -1,0 +1,93 @@
+"""Bad luck on demand: a lost node, a preempted job, a time limit; and the node's repair."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import time
+
+from . import processes
+from .cluster import Cluster, SlurmError
+
+_REACTION = 20  # seconds that slurmctld has to act on a job
+
+
+def fail(cluster: Cluster, node: str) -> None:
+    """Lose a node as if its power had gone: its slurmd and all ranks on it end without a word."""
+    _check(cluster, node)
+    lost = processes.of_node(cluster.folder, node)
+    # A dead machine sends nothing, not even the end of a connection. So everything stops, Slurm
+    # hears what it would find out after SlurmdTimeout, and only then do the processes go.
+    processes.send(lost, signal.SIGSTOP)
+    try:
+        cluster.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost its power")
+        deadline = time.monotonic() + _REACTION
+        while cluster.ask("squeue", "-h", "-t", "R", "-w", node).strip():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+    finally:
+        processes.kill(lambda: processes.of_node(cluster.folder, node))
+
+
+def resume(cluster: Cluster, node: str) -> None:
+    """Bring a lost node back."""
+    _check(cluster, node)
+    if node in cluster.missing():
+        # What the dead step daemons left would be in the way of the same job's next start.
+        for top in ("spool", "tmp"):
+            shutil.rmtree(cluster.folder / top / node)
+            (cluster.folder / top / node).mkdir()
+        cluster.start_node(node)
+    state = cluster.ask("sinfo", "-h", "-N", "-n", node, "-p", "main", "-o", "%T")
+    if state.strip().startswith(("down", "drain")):
+        cluster.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    cluster.wait_for(
+        lambda: (
+            cluster.ask("sinfo", "-h", "-N", "-n", node, "-p", "main", "-o", "%T").strip()
+            in ("idle", "mixed", "allocated", "completing")
+        ),
+        f"{node} did not come back",
+    )
+
+
+def preempt(cluster: Cluster, job: str) -> None:
+    """Let an urgent job take the nodes of a running one, which goes back into the queue."""
+    nodes = _running(cluster, job)
+    cluster.ask(
+        "sbatch", "--partition=urgent", "--exclusive", f"--nodelist={nodes}", "--time=1",
+        "--job-name=urgent", "--output=/dev/null", "--chdir=/", "--wrap=sleep 10",
+    )  # fmt: skip
+
+
+def time_out(cluster: Cluster, job: str) -> None:
+    """Shorten a running job's time limit so that it ends within about two minutes."""
+    _running(cluster, job)
+    ran = cluster.ask("squeue", "-h", "-j", job, "-O", "TimeUsed:30").split()[0]
+    cluster.ask("scontrol", "update", f"JobId={job}", f"TimeLimit={minutes(ran) + 1}")
+
+
+def minutes(text: str) -> int:
+    """Whole minutes in Slurm's "days-hours:minutes:seconds"."""
+    days, _, rest = text.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    seconds = 0
+    for part in parts:
+        seconds = seconds * 60 + part
+    return int(days or 0) * 24 * 60 + seconds // 60
+
+
+def _check(cluster: Cluster, node: str) -> None:
+    if node not in cluster.nodes():
+        raise SlurmError(f"there is no {node!r}; the nodes are {', '.join(cluster.nodes())}")
+
+
+def _running(cluster: Cluster, job: str) -> str:
+    """The nodes of a job that runs; raises SlurmError for any other."""
+    if not re.fullmatch(r"\d+(_\d+)?", job):
+        raise SlurmError(f"{job!r} is not a job's number; squeue lists them")
+    state, _, nodes = cluster.ask("squeue", "-h", "-j", job, "-o", "%T|%N").strip().partition("|")
+    if state != "RUNNING":
+        raise SlurmError(f"job {job} does not run; it is {state.lower() or 'over'}")
+    return nodes
