@@ -174,3 +174,14 @@ def doctor(
 
     if not run(as_json):
         raise typer.Exit(1)
+
+
+@app.command()
+def timeline(file: Annotated[Path, typer.Argument(help="What HOROVOD_TIMELINE named.")]) -> None:
+    """Summarize a timeline: time in each phase, fused tensors, bytes, and who came last."""
+    from .timeline.command import run
+
+    try:
+        run(file)
+    except (OSError, ValueError) as error:
+        raise fail(str(error)) from None

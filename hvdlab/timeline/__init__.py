@@ -1,0 +1,104 @@
+"""A HOROVOD_TIMELINE inside the notebook.
+
+    from hvdlab import timeline
+    timeline.show("timeline.json")                  # picture and summary
+    timeline.show("timeline.json", start=2.0, end=2.1)
+    timeline.load("timeline.json").phases()         # the numbers
+
+The picture is a Vega-Lite chart, which JupyterLab draws by itself: it can be zoomed and dragged
+without the Internet, and the notebook holds its data alone, some ten kilobytes, not a library. The
+same output carries a PNG, for everything that doesn't know Vega-Lite (GitHub, nbconvert, a PDF).
+"""
+
+from __future__ import annotations
+
+import html
+import os
+from pathlib import Path
+
+from .read import Arrival, Phase, Span, Timeline, load
+
+__all__ = ["Arrival", "Phase", "Span", "Timeline", "load", "show", "summary"]
+
+MOST_SPANS = 2500  # in one picture
+
+
+def show(
+    path: str | os.PathLike[str],
+    start: float | None = None,
+    end: float | None = None,
+    tensors: str = "",
+    title: str = "",
+) -> None:
+    """Show a timeline: a picture, a summary of it all, and how to open it in Perfetto.
+
+    Args:
+        path: the file that HOROVOD_TIMELINE named; one of a killed job is fine.
+        start, end: what to draw, in seconds since the file's first event; as much as fits from
+            the start where not given.
+        tensors: draw only those whose name contains this.
+        title: above the picture; the file's name by default.
+
+    Raises:
+        OSError: the file can't be read.
+        ValueError: it is no timeline.
+    """
+    from IPython.display import HTML, display
+
+    from .draw import bundle
+
+    whole = load(path)
+    part = whole.part(start or 0.0, whole.seconds if end is None else end, tensors, MOST_SPANS)
+    if part.spans:
+        data, metadata = bundle(part, title or Path(path).name)
+        display(data, metadata=metadata, raw=True)
+    else:
+        display(HTML("<p>Nothing happened in this part of the timeline.</p>"))
+    display(HTML(summary(whole, part, Path(path))))
+
+
+def summary(whole: Timeline, part: Timeline, path: Path) -> str:
+    """The tables below the picture, as HTML."""
+    notes = []
+    if whole.truncated:
+        notes.append(
+            "The file ends in the middle: the job was killed, or still runs. "
+            "All that was written is here."
+        )
+    if whole.unfinished:
+        names = ", ".join(sorted({span.tensor for span in whole.unfinished})[:4])
+        notes.append(f"<b>Never finished:</b> {html.escape(names)}. Look which rank has no tick.")
+    if part.last < whole.last or part.first > whole.first:
+        notes.append(
+            f"The picture shows {part.first:.3f} s to {part.last:.3f} s of {whole.seconds:.3f} s; "
+            "<code>start=</code> and <code>end=</code> choose another part."
+        )
+    rows = "".join(
+        f"<tr><td style='text-align:left'>{html.escape(one.name)}</td><td>{1e3 * one.seconds:,.1f}"
+        f"</td><td>{one.calls:,}</td><td>{one.tensors:,}</td>"
+        f"<td>{one.tensors / one.calls:,.1f}</td><td>{one.bytes / 2**20:,.2f}</td></tr>"
+        for one in whole.phases()
+    )
+    late = whole.late()
+    waits = "".join(
+        f"<tr><td style='text-align:left'>rank {rank}</td><td>{times:,}</td>"
+        f"<td>{1e3 * seconds:,.1f}</td></tr>"
+        for rank, (times, seconds) in late.items()
+    )
+    head = "<th style='text-align:left'>{}</th><th>{}</th>".format
+    tables = (
+        f"<table><tr>{head('phase', 'time (ms)')}<th>calls</th><th>tensors</th>"
+        f"<th>tensors a call</th><th>MiB</th></tr>{rows}</table>"
+    )
+    if waits:
+        tables += (
+            f"<table><tr>{head('came last', 'times')}<th>the others waited (ms)</th></tr>"
+            f"{waits}</table>"
+        )
+    perfetto = (
+        f"To look at every microsecond: open <a href='https://ui.perfetto.dev' target='_blank'>"
+        f"ui.perfetto.dev</a>, choose <i>Open trace file</i> and take "
+        f"<code>{html.escape(str(path))}</code>. The browser reads it on your machine; nothing is "
+        "sent. Without the Internet, Chrome's <code>chrome://tracing</code> does the same."
+    )
+    return "".join(f"<p>{note}</p>" for note in [*notes, tables, perfetto])
