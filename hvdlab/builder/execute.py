@@ -34,6 +34,7 @@ def execute(notebook: NotebookNode, folder: Path, extra_path: Path | None = None
         kernel_name="python3",
         record_timing=False,
         coalesce_streams=True,
+        extra_arguments=["--IPKernelApp.log_level=40"],
         resources={"metadata": {"path": str(folder)}},
     )
     try:

@@ -103,7 +103,9 @@ class Cluster:
         before = dict(os.environ)
         os.environ.update(_environment(self.n))
         try:
-            self.client = self._cluster.start_and_connect_sync(n=self.n)
+            self._cluster.start_cluster_sync(n=self.n)
+            self.client = self._cluster.connect_client_sync()
+            self.client.wait_for_engines(self.n, timeout=_START_LIMIT, interactive=False)
         finally:
             for name in set(os.environ) - set(before):
                 del os.environ[name]

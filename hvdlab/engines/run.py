@@ -121,13 +121,14 @@ class _Cell:
             if not self.explained:
                 time.sleep(2 * rank.NOTE_EVERY)
                 self.say_what_is_stuck()
+            self.show(all_of_it=True)
             end = time.monotonic() + _AFTER_AN_INTERRUPT
             while not self.done and time.monotonic() < end:
                 engines = [engine for engine, info in self.cluster.who.items()
                            if info["rank"] not in self.ended()]  # fmt: skip
                 self.cluster.client.send_signal(signal.SIGINT, targets=engines, block=True)
                 self.result.wait(1.0)
-            self.show(all_of_it=True)
+            self.show(all_of_it=True, errors=False)  # without the ranks' own KeyboardInterrupt
             if not self.done:
                 return False
             self.cluster.view.apply_async(rank.renew).get(timeout=30)
@@ -160,12 +161,13 @@ class _Cell:
             self.cluster.view.apply_async(rank.renew).get(timeout=30)
         raise RanksFailed("; ".join(told))
 
-    def show(self, all_of_it: bool = False) -> None:
+    def show(self, all_of_it: bool = False, errors: bool = True) -> None:
         """Print what has come since the last time, labelled by rank; whole lines only."""
         for which, info in self.messages():
             out, err, shown = self.shown[which]
             out += self._print(which, info.get("stdout", "")[out:], all_of_it)
-            err += self._print(which, info.get("stderr", "")[err:], all_of_it)
+            if errors:
+                err += self._print(which, info.get("stderr", "")[err:], all_of_it)
             outputs = info.get("outputs", [])
             for output in outputs[shown:]:
                 self._display(which, output)
