@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import pwd
 import re
 import shutil
 import socket
@@ -84,9 +85,15 @@ class Cluster:
             raise SlurmError(f"{self.folder} holds other files; {cure}")
 
     def _start(self, nodes: int, cpus: int, gpus: int) -> None:
+        try:
+            user = pwd.getpwuid(os.geteuid()).pw_name
+        except KeyError:
+            raise SlurmError(
+                f"user number {os.geteuid()} has no name in /etc/passwd, and Slurm wants names"
+            ) from None
         names = config.node_names(nodes)
         self.folder.chmod(0o700)
-        config.write(self.folder, _free_ports(1 + nodes), cpus, gpus, version())
+        config.write(self.folder, user, _free_ports(1 + nodes), cpus, gpus, version())
         self._daemon(
             "munged",
             "--force",  # it would like others to reach its socket; we would not
@@ -191,8 +198,14 @@ class Cluster:
 
     # --- asking -----------------------------------------------------------------------------
 
+    def require(self) -> None:
+        """Raise SlurmError where there is no cluster."""
+        if not self.conf.exists():
+            raise SlurmError("no cluster is up; start one with: hvdlab slurm up")
+
     def nodes(self) -> list[str]:
         """The nodes' names, from the configuration."""
+        self.require()
         return re.findall(r"^NodeName=(\S+)", self.conf.read_text(), re.M)
 
     def missing(self) -> list[str]:
@@ -214,8 +227,7 @@ class Cluster:
         Raises:
             SlurmError: there is no cluster, or the program failed; with its words.
         """
-        if not self.conf.exists():
-            raise SlurmError("no cluster is up; start one with: hvdlab slurm up")
+        self.require()
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SBATCH_"))}
         try:
             done = subprocess.run(

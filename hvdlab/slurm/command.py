@@ -29,7 +29,7 @@ def _errors() -> Iterator[None]:
     except KeyboardInterrupt:
         print("hvdlab: interrupted; `hvdlab slurm down` clears up", file=sys.stderr)
         raise typer.Exit(130) from None
-    except SlurmError as error:
+    except (SlurmError, OSError) as error:
         print(f"hvdlab: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
 
@@ -64,8 +64,7 @@ def status() -> None:
     """Show the nodes and the jobs; exit code 1 if a part is missing."""
     with _errors():
         cluster = Cluster()
-        if not cluster.conf.exists():
-            raise SlurmError("no cluster is up; start one with: hvdlab slurm up")
+        cluster.require()
         lost = cluster.missing()
         if "munged" in lost or "slurmctld" in lost:
             raise SlurmError(
@@ -84,8 +83,7 @@ def env() -> None:
     """Print the lines that let a shell talk to the cluster: eval "$(hvdlab slurm env)"."""
     with _errors():
         cluster = Cluster()
-        if not cluster.conf.exists():
-            raise SlurmError("no cluster is up; start one with: hvdlab slurm up")
+        cluster.require()
         for name, value in cluster.environment().items():
             print(f"export {name}={shlex.quote(value)}")
 
@@ -122,12 +120,13 @@ def preempt(job: Job) -> None:
 
 @app.command()
 def timeout(job: Job) -> None:
-    """Let a running job reach its time limit within about two minutes."""
+    """Let a running job reach its time limit; takes up to about two minutes."""
     from . import mishaps
 
     with _errors():
-        mishaps.time_out(Cluster(), job)
-        print(f"job {job} reaches its time limit within two minutes")
+        print("Slurm looks every half minute ...", flush=True)
+        state = mishaps.time_out(Cluster(), job)
+        print(f"job {job} has reached its time limit; it is {state.lower() or 'over'}")
 
 
 @app.command(context_settings={"ignore_unknown_options": True})

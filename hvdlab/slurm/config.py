@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import stat
 from pathlib import Path
@@ -78,10 +77,13 @@ def node_names(count: int) -> list[str]:
     return [f"node{number}" for number in range(1, count + 1)]
 
 
-def write(folder: Path, ports: list[int], cpus: int, gpus: int, version: tuple[int, int]) -> None:
+def write(
+    folder: Path, user: str, ports: list[int], cpus: int, gpus: int, version: tuple[int, int]
+) -> None:
     """Write all files into `folder`.
 
     Args:
+        user: who runs the daemons.
         ports: slurmctld's port, then one for each node.
         cpus, gpus: how many each node claims to have.
         version: Slurm's, such as (22, 5).
@@ -96,7 +98,7 @@ def write(folder: Path, ports: list[int], cpus: int, gpus: int, version: tuple[i
         for name, port in zip(names, ports[1:], strict=True)
     )
     text = _SLURM_CONF.format(
-        count=len(names), host=host, port=ports[0], user=getpass.getuser(), folder=folder,
+        count=len(names), host=host, port=ports[0], user=user, folder=folder,
         nodes=nodes,
     )  # fmt: skip
     for name in (

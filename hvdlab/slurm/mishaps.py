@@ -61,11 +61,25 @@ def preempt(cluster: Cluster, job: str) -> None:
     )  # fmt: skip
 
 
-def time_out(cluster: Cluster, job: str) -> None:
-    """Shorten a running job's time limit so that it ends within about two minutes."""
+def time_out(cluster: Cluster, job: str) -> str:
+    """Let a running job reach its time limit; returns its state then, "" if it is over.
+
+    Slurm counts in minutes and looks every 30 seconds, so this waits for up to about two minutes.
+    A job that goes back into the queue gets its old limit back.
+    """
     _running(cluster, job)
-    ran = cluster.ask("squeue", "-h", "-j", job, "-O", "TimeUsed:30").split()[0]
-    cluster.ask("scontrol", "update", f"JobId={job}", f"TimeLimit={minutes(ran) + 1}")
+    words = cluster.ask("squeue", "-h", "-j", job, "-O", "TimeUsed:30,TimeLimit:30").split()
+    change = ["update", f"JobId={job}"]
+    cluster.ask("scontrol", *change, f"TimeLimit={minutes(words[0]) + 1}")
+    state = "RUNNING"
+    try:
+        while state == "RUNNING":
+            time.sleep(0.5)
+            state = _state(cluster, job)[0]
+    finally:
+        if state:
+            cluster.ask("scontrol", *change, f"TimeLimit={words[1]}")
+    return state
 
 
 def minutes(text: str) -> int:
@@ -87,7 +101,13 @@ def _running(cluster: Cluster, job: str) -> str:
     """The nodes of a job that runs; raises SlurmError for any other."""
     if not re.fullmatch(r"\d+(_\d+)?", job):
         raise SlurmError(f"{job!r} is not a job's number; squeue lists them")
-    state, _, nodes = cluster.ask("squeue", "-h", "-j", job, "-o", "%T|%N").strip().partition("|")
+    state, nodes = _state(cluster, job)
     if state != "RUNNING":
         raise SlurmError(f"job {job} does not run; it is {state.lower() or 'over'}")
     return nodes
+
+
+def _state(cluster: Cluster, job: str) -> tuple[str, str]:
+    """State and nodes of a job; two empty texts if it is over."""
+    state, _, nodes = cluster.ask("squeue", "-h", "-j", job, "-o", "%T|%N").strip().partition("|")
+    return state, nodes

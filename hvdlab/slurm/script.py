@@ -44,13 +44,14 @@ _TIME = """\
 _REQUEUE = """\
 # Slurm may take the nodes away: the time limit, a more urgent job, a broken node. --requeue puts
 # the job back into the queue then, and --signal sends USR1 to this script 60 seconds before the
-# time limit (Slurm looks only every half minute, so leave it some room).
+# time limit (Slurm looks only every half minute, so leave it some room). All attempts have one
+# job number, and so one folder for checkpoints.
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@60
 #SBATCH --open-mode=append     # keep the output of the earlier attempts
 
-# Out of time: the last checkpoint is on the disk, so go to the back of the queue.
-trap 'echo "time is nearly over; requeued"; scontrol requeue "$SLURM_JOB_ID"' USR1
+# The last checkpoint is on the disk: back into the queue.
+trap 'echo "Slurm wants the nodes back: requeued"; scontrol requeue "$SLURM_JOB_ID"' USR1
 """
 
 _CPU_THREADS = """\

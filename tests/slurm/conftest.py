@@ -1,0 +1,181 @@
+"""One real Slurm for all tests: two nodes on this machine."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hvdlab import data
+from hvdlab.slurm.cluster import SlurmError, pmix_cure, programs
+from hvdlab.slurm.script import Request, sbatch_file
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 120  # seconds for anything to happen, on a busy machine
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Without Slurm the tests of this folder are skipped, which CI counts as a failure."""
+    try:
+        programs()
+        reason = pmix_cure()
+    except SlurmError as error:
+        reason = str(error)
+    if reason:
+        for item in items:
+            if Path(__file__).parent in item.path.parents and "cluster" in item.fixturenames:
+                item.add_marker(pytest.mark.skip(reason=f"needs Slurm: {reason}"))
+
+
+def until(ready: Callable[[], object], what: str, limit: float = LIMIT) -> object:
+    """Wait for a true answer and return it."""
+    deadline = time.monotonic() + limit
+    while not (answer := ready()):
+        assert time.monotonic() < deadline, f"not within {limit} s: {what}"
+        time.sleep(0.2)
+    return answer
+
+
+def processes_with(variable: str) -> list[psutil.Process]:
+    """Every process of this machine that has `variable` in its environment, by /proc alone."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if variable in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.Error, OSError):
+            pass
+    return found
+
+
+class Slurm:
+    """A cluster as a student sees it: by the commands."""
+
+    def __init__(self, folder: Path, work: Path) -> None:
+        self.folder, self.work = folder, work
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))},
+            "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONUNBUFFERED": "1",
+            "HVDLITE_SLURM_DIR": str(folder),
+            "COLUMNS": "200",
+        }
+        (work / "slurm").symlink_to(ROOT / "slurm")
+        (work / "scripts").symlink_to(ROOT / "scripts")
+
+    until = staticmethod(until)
+    processes_with = staticmethod(processes_with)
+
+    def run(self, *words: str, limit: float = LIMIT, **more: str) -> subprocess.CompletedProcess:
+        """Run a program in the folder of the student's work."""
+        return subprocess.run(
+            words, env=self.environment | more, cwd=self.work, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=limit,
+        )  # fmt: skip
+
+    def hvdlab(self, *words: str, **more: str) -> subprocess.CompletedProcess:
+        """`hvdlab slurm ...`"""
+        program = "from hvdlab.cli import app; app()"
+        return self.run(sys.executable, "-c", program, "slurm", *words, **more)
+
+    def start(self, *words: str) -> subprocess.Popen:
+        """Start `hvdlab slurm ...` and don't wait."""
+        program = "from hvdlab.cli import app; app()"
+        return subprocess.Popen(
+            [sys.executable, "-c", program, "slurm", *words], env=self.environment, cwd=self.work,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def good(self, *words: str) -> str:
+        """The output of an `hvdlab slurm` command that must succeed."""
+        done = self.hvdlab(*words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def talk(self) -> None:
+        """Do what `eval "$(hvdlab slurm env)"` does in a shell."""
+        for line in self.good("env").splitlines():
+            name, _, value = line.removeprefix("export ").partition("=")
+            self.environment[name] = value
+
+    def submit(self, script: Path | str, *options: str, arguments: tuple[str, ...] = ()) -> str:
+        """sbatch a file, or a script's text; returns the job's number. Output: JOB.out."""
+        if not isinstance(script, Path):
+            text = script if script.startswith("#!") else f"#!/bin/bash\n{script}"
+            script = self.work / "job.sbatch"
+            script.write_text(text)
+        words = ["sbatch", "--parsable", "--output=%j.out", *options, str(script), *arguments]
+        done = self.run(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def train(self, request: Request, *options: str) -> str:
+        """Submit the sbatch file for a request."""
+        return self.submit(sbatch_file(request), *options)
+
+    def output(self, job: str) -> str:
+        """What the job has written so far."""
+        path = self.work / f"{job}.out"
+        return path.read_text() if path.exists() else ""
+
+    def state(self, job: str) -> str:
+        """Such as PENDING, RUNNING, COMPLETED."""
+        shown = self.run("scontrol", "show", "job", job).stdout
+        return shown.partition("JobState=")[2].split()[0]
+
+    def finish(self, job: str, state: str = "COMPLETED") -> str:
+        """Wait for the job's end, which must be this one; returns its output."""
+        over = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED")
+        try:
+            end = until(lambda: (s := self.state(job)) not in over and s, f"the end of {job}")
+        except AssertionError as error:
+            self.run("scancel", job)
+            raise AssertionError(f"{error}\n{self.output(job)}") from None
+        assert end == state, self.output(job)
+        return self.output(job)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    base = tmp_path_factory.mktemp("slurm")
+    (base / "work").mkdir()
+    one = Slurm(base / "c", base / "work")
+    try:
+        one.good("up", "--nodes", "2")
+        one.talk()
+        yield one
+    finally:
+        one.hvdlab("down")
+    assert not one.folder.exists()
+
+
+@pytest.fixture(scope="session")
+def data_dir():
+    """The folder with all of Fashion-MNIST."""
+    return data.fetch("fashion-mnist").folder
+
+
+@pytest.fixture
+def another(cluster, tmp_path):
+    """A second cluster, not yet up; down at the end."""
+    (tmp_path / "work").mkdir()
+    one = Slurm(tmp_path / "c", tmp_path / "work")
+    yield one
+    one.hvdlab("down")
+
+
+@pytest.fixture
+def slurm(cluster):
+    """The cluster, with two nodes that are free; no job is left behind."""
+    yield cluster
+    jobs = cluster.run("squeue", "-h", "-o", "%i").stdout.split()
+    if jobs:
+        cluster.run("scancel", *jobs)
+    for node in cluster.run("sinfo", "-h", "-N", "-t", "down", "-o", "%N").stdout.split():
+        cluster.good("resume", node)
+    cluster.until(lambda: not cluster.run("squeue", "-h").stdout.strip(), "an empty queue")

@@ -1,0 +1,179 @@
+"""Jobs on two nodes through srun, mpirun and horovodrun."""
+
+import json
+import re
+
+import pytest
+
+from hvdlab.slurm.script import LAUNCHERS, Request
+
+LINE = re.compile(
+    r"rank (\d+) of (\d+): local rank (\d+) of (\d+) on (\S+), sees GPUs ([\d,]+|none)"
+)
+TEST = "slurm/test_horovod.py"
+
+
+def ranks(output):
+    """(rank, size, local rank, local size, node, GPUs) of every rank, by rank."""
+    found = [match.groups() for match in LINE.finditer(output)]
+    return sorted((*map(int, one[:4]), *one[4:]) for one in found)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_every_rank_knows_its_place_and_sees_its_gpus(slurm, launcher):
+    job = slurm.train(Request([TEST], nodes=2, gpus=2, launcher=launcher))
+    output = slurm.finish(job)
+    assert ranks(output) == [
+        (0, 4, 0, 2, "node1", "0,1"), (1, 4, 1, 2, "node1", "0,1"),
+        (2, 4, 0, 2, "node2", "0,1"), (3, 4, 1, 2, "node2", "0,1"),
+    ]  # fmt: skip
+    assert "4 ranks added up to 4" in output
+
+
+def test_uneven_ranks_per_node(slurm):
+    """sbatch -N 2 -n 3 gives one node two ranks: both are one host's, the third is alone."""
+    lines = [
+        f"srun --mpi=pmix python {TEST}",
+        f"horovodrun -np 3 python {TEST}",
+    ]
+    output = slurm.finish(slurm.submit("\n".join(lines), "-N2", "-n3"))
+    expected = [(0, 3, 0, 2, "node1"), (1, 3, 1, 2, "node1"), (2, 3, 0, 1, "node2")]
+    assert [one[:5] for one in ranks(output)] == sorted(expected * 2)
+
+
+@pytest.fixture(scope="module")
+def training(cluster, data_dir):
+    """A short training's arguments, and what four ranks of one host make of it."""
+    arguments = ["--epochs=2", "--limit=1280", "--threads=1", "--no-cuda",
+                 f"--data-dir={data_dir}"]  # fmt: skip
+    program = "scripts/solutions/fashion_mnist_torch.py"
+    done = cluster.run("horovodrun", "-np", "4", "python", program, *arguments, "--log-dir=local")
+    assert done.returncode == 0, done.stderr
+    return [program, *arguments], epochs(cluster, "local")
+
+
+def epochs(slurm, folder):
+    """What a training has logged."""
+    lines = (slurm.work / folder / "epochs.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_two_nodes_learn_what_four_local_ranks_learn(slurm, training, launcher):
+    command, local = training
+    job = slurm.train(Request([*command, f"--log-dir={launcher}"], 2, tasks=2, launcher=launcher))
+    slurm.finish(job)
+    seen = epochs(slurm, launcher)
+    assert [one["processes"] for one in seen] == [4, 4]
+    assert seen[-1]["accuracy"] > 0.3, "it has learned something"
+    for one, other in zip(seen, local, strict=True):
+        # Only the order of sums differs, so a digit far behind the point may.
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
+        assert one["accuracy"] == pytest.approx(other["accuracy"], abs=2 / 1280)
+
+
+def test_a_step_that_pmix_does_not_connect_is_refused_by_every_rank(slurm):
+    """Not two independent trainings: an error that names the option."""
+    for plugin in ("none", "pmi2"):
+        done = slurm.run("srun", "-n2", f"--mpi={plugin}", "python", TEST)
+        assert done.returncode != 0
+        assert not ranks(done.stdout)
+        assert done.stderr.count("srun started 2 processes") == 2
+        assert "use srun --mpi=pmix" in done.stderr
+
+
+def test_the_step_counts_and_not_the_job(slurm):
+    """Eight tasks in the job, two in the step."""
+    job = slurm.submit(f"srun -N1 -n2 --mpi=pmix python {TEST}", "-N2", "--ntasks-per-node=4")
+    assert [one[:4] for one in ranks(slurm.finish(job))] == [(0, 2, 0, 2), (1, 2, 1, 2)]
+
+
+RUN = """
+import os
+import hvdlite
+if __name__ == "__main__":
+    def who():
+        import horovod.torch as hvd
+        hvd.init()
+        return hvd.rank(), hvd.size(), sorted(os.sched_getaffinity(0))
+    print("answers", hvdlite.run(who, np=2))
+"""
+
+
+def test_the_launcher_in_a_step_of_one_task_starts_its_ranks_there(slurm):
+    """horovodrun and hvdlite.run find too few slots nowhere, and bind nobody to one core."""
+    (slurm.work / "function.py").write_text(RUN)
+    lines = [f"srun -n1 -c4 horovodrun -np 2 python {TEST}", "srun -n1 -c4 python function.py"]
+    output = slurm.finish(slurm.submit("\n".join(lines), "-n1", "-c4"))
+    assert [one[:4] for one in ranks(output)] == [(0, 2, 0, 2), (1, 2, 1, 2)]
+    answers = eval(output.partition("answers ")[2])  # our own output
+    assert [one[:2] for one in answers] == [(0, 2), (1, 2)]
+    cores = slurm.run("python", "-c", "import os; print(sorted(os.sched_getaffinity(0)))").stdout
+    assert [one[2] for one in answers] == [eval(cores)] * 2
+
+
+def test_the_launcher_in_a_batch_script_of_two_tasks_starts_two_ranks(slurm):
+    output = slurm.finish(slurm.submit(f"horovodrun -np 2 python {TEST}", "-n2"))
+    assert [one[:4] for one in ranks(output)] == [(0, 2, 0, 2), (1, 2, 1, 2)]
+
+
+def test_the_launcher_started_by_two_tasks_says_which_of_both_to_use(slurm):
+    done = slurm.run("srun", "-n2", "--mpi=pmix", "horovodrun", "-np", "2", "python", TEST)
+    assert done.returncode != 0 and not ranks(done.stdout)
+    assert done.stderr.count("srun started this launcher 2 times") == 1
+
+
+SPIN = """
+import horovod.torch as hvd, torch
+hvd.init()
+open(f"up-{hvd.rank()}", "w").close()
+while True:
+    hvd.allreduce(torch.ones(1000))
+"""
+
+
+@pytest.fixture
+def spin(slurm):
+    """Start an endless program of four ranks on two nodes; the mark is in all their variables."""
+    (slurm.work / "spin.py").write_text(SPIN)
+
+    def start(launcher):
+        for rank in range(4):
+            (slurm.work / f"up-{rank}").unlink(missing_ok=True)
+        slurm.environment["MARK_OF_SPIN"] = "1"
+        job = slurm.train(Request(["spin.py"], 2, tasks=2, launcher=launcher))
+        slurm.until(
+            lambda: (
+                all((slurm.work / f"up-{rank}").exists() for rank in range(4))
+                or slurm.state(job) == "FAILED"
+            ),
+            "four ranks",
+        )
+        assert slurm.state(job) == "RUNNING", slurm.output(job)
+        return job
+
+    yield start
+    slurm.environment.pop("MARK_OF_SPIN", None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_scancel_leaves_no_process(slurm, spin, launcher):
+    job = spin(launcher)
+    assert len(slurm.processes_with("MARK_OF_SPIN")) >= 5
+    slurm.run("scancel", job)
+    slurm.finish(job, "CANCELLED")
+    slurm.until(lambda: not slurm.processes_with("MARK_OF_SPIN"), "the end of all processes")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_lost_node_ends_the_job_and_is_named(slurm, spin, launcher):
+    job = spin(launcher)
+    slurm.good("fail", "node2")
+    slurm.until(lambda: slurm.state(job) == "PENDING", "the job back in the queue")
+    slurm.until(lambda: not slurm.processes_with("MARK_OF_SPIN"), "the end of all processes")
+    assert "NODE FAILURE" in slurm.output(job)
+    assert re.search(r"(?i)node failure on node2|node2", slurm.output(job))
+    assert re.search(r"node2 +down.* lost its power", slurm.hvdlab("status").stdout)
