@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 # one of the job step: a batch script has the job's count but is itself a single process.
 LAUNCHERS = {
     "OMPI_COMM_WORLD_SIZE": "mpirun of Open MPI",
+    "SLURM_STEP_NUM_TASKS": "srun",  # before PMI_SIZE, which srun --mpi=pmi2 sets, too
     "PMI_SIZE": "mpiexec of MPICH or Intel MPI",
     "MPI_LOCALNRANKS": "mpiexec of MPICH or Intel MPI",
-    "SLURM_STEP_NUM_TASKS": "srun",
 }
 
 
