@@ -70,15 +70,19 @@ def fitted(fit: Fit, workers: Sequence[int], seconds: Sequence[float], up_to: in
     return fig
 
 
-def timeline(step: Step) -> Figure:
-    """One step: the compute units above, the network below, so that the overlap can be seen."""
+def timeline(step: Step, title: str = "", until: float | None = None) -> Figure:
+    """One step: the compute units above, the network below, so that the overlap can be seen.
+
+    `until` (seconds) is where the time axis ends, for pictures that stand below each other.
+    """
     fig, (axes,) = figure(width=8.0, height=2.6)
     lanes = (("network", step.communication, COLOURS[1]), ("compute", step.compute, COLOURS[0]))
     for height, (_, spans, colour) in enumerate(lanes):
         bars = [(1e3 * span.start, 1e3 * (span.end - span.start)) for span in spans]
         axes.broken_barh(bars, (height - 0.35, 0.7), color=colour, edgecolor="white", linewidth=0.5)
     axes.axvline(1e3 * step.compute[-1].end, color=INK, linestyle="--", linewidth=1)
-    label(axes, "Right of the dashed line the GPUs wait", "time (ms)", "")
+    label(axes, title or "Right of the dashed line the GPUs wait", "time (ms)", "")
+    axes.set_xlim(0, 1e3 * 1.02 * (until or step.seconds))
     axes.set_yticks([0, 1], [name for name, _, _ in lanes])
     axes.grid(visible=False)
     return fig

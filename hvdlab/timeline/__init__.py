@@ -36,7 +36,7 @@ def show(
         path: the file that HOROVOD_TIMELINE named; one of a killed job is fine.
         start, end: what to draw, in seconds since the file's first event; as much as fits from
             the start where not given.
-        tensors: draw only those whose name contains this.
+        tensors: look only at those whose name contains this.
         title: above the picture; the file's name by default.
 
     Raises:
@@ -48,7 +48,8 @@ def show(
     from .draw import bundle
 
     whole = load(path)
-    part = whole.part(start or 0.0, whole.seconds if end is None else end, tensors, MOST_SPANS)
+    whole = whole.part(0.0, whole.seconds, tensors)
+    part = whole.part(start or 0.0, whole.last if end is None else end, most=MOST_SPANS)
     if part.spans:
         data, metadata = bundle(part, title or Path(path).name)
         display(data, metadata=metadata, raw=True)

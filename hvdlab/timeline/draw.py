@@ -146,7 +146,7 @@ def picture(timeline: Timeline, title: str) -> Any:
     marks = [*(Patch(color=colour, label=name) for name, colour in found.items()), *marks]
     axes.set_xlim(1e3 * timeline.first, 1e3 * timeline.last)
     axes.set_yticks(list(shown.values()), [name[-36:] for name in shown], fontsize=7)
-    axes.invert_yaxis()
+    axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.grid(visible=False)
     style.label(axes, title, "time (ms)", "")
     fig.legend(handles=marks, loc="outside upper center", ncols=3, fontsize=7, frameon=False)
