@@ -217,6 +217,14 @@ def process_set_ranks() -> dict[int, list[int]]:
     return {number: process_set.ranks for number, process_set in _State.process_sets.items()}
 
 
+def process_set_of(number: int) -> ProcessSet:
+    """The process set in use with this process_set_id; ValueError if there is none."""
+    engine()
+    if number not in _State.process_sets:
+        raise ValueError(f"there is no process set with process_set_id={number}")
+    return _State.process_sets[number]
+
+
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Take a process set out of use; all ranks of the world must call it.
 

@@ -5,6 +5,8 @@ stays a small part of the time already waited, so it costs a few percent of a lo
 """
 
 import os
+import signal
+import threading
 import time
 
 _SLEEP_AFTER = 0.001  # seconds of yielding before the first sleep
@@ -16,6 +18,27 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+_signals: list[int] = []  # the reading end of a pipe, see `watch`
+
+
+def watch(pipe: int) -> None:
+    """Let waits in other threads than the main one end with the SIGINT that comes by this pipe.
+
+    `signal.set_wakeup_fd` writes there. Python's handlers run in the main thread only, which may
+    itself be waiting for such a thread, in code that is not Python's.
+    """
+    _signals[:] = [pipe]
+
+
+def _arrived() -> bytes:
+    if not _signals or threading.current_thread() is threading.main_thread():
+        return b""
+    try:
+        return os.read(_signals[0], 4096)
+    except BlockingIOError:
+        return b""
+
+
 class Patience:
     """One wait. Call `pause()` between two looks at the thing that is waited for."""
 
@@ -24,6 +47,7 @@ class Patience:
     def __init__(self, spins: int = 0):
         self.started = time.monotonic()
         self._spins = spins
+        _arrived()  # signals from before this wait were for somebody else
 
     def pause(self) -> float:
         """Wait a moment that fits the time waited so far; returns that time in seconds."""
@@ -34,5 +58,7 @@ class Patience:
         if waited < _SLEEP_AFTER:
             os.sched_yield()
         else:
+            if signal.SIGINT in _arrived():
+                raise KeyboardInterrupt
             time.sleep(min(waited / 32, _LONGEST_SLEEP))
         return waited

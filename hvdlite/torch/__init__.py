@@ -4,19 +4,19 @@
 # fmt: off
 from hvdlite import *
 from hvdlite import __version__
+from hvdlite.calls import barrier
 from hvdlite.exceptions import HorovodInternalError
+from hvdlite.objects import allgather_object, broadcast_object
 from hvdlite.torch.autograd import (
     allgather, allreduce, allreduce_, alltoall, broadcast, broadcast_, grouped_allgather,
     grouped_allreduce, grouped_allreduce_, grouped_reducescatter, reducescatter,
 )
 from hvdlite.torch.compression import Compression
-from hvdlite.torch.functions import (
-    allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters,
-)
+from hvdlite.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from hvdlite.torch.handles import poll, synchronize
 from hvdlite.torch.ops import (
     Adasum, Average, Max, Min, Product, Sum, allgather_async, allreduce_async, allreduce_async_,
-    alltoall_async, barrier, broadcast_async, broadcast_async_, grouped_allgather_async,
+    alltoall_async, broadcast_async, broadcast_async_, grouped_allgather_async,
     grouped_allreduce_async, grouped_allreduce_async_, grouped_reducescatter_async, join,
     reducescatter_async,
 )

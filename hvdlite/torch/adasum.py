@@ -14,6 +14,7 @@ from hvdlite.basics import engine
 from hvdlite.request import ADASUM
 from hvdlite.torch import ops
 from hvdlite.torch.gradients import GradientSync
+from hvdlite.torch.handles import synchronize
 
 
 class StepSync(GradientSync):
@@ -39,7 +40,7 @@ class StepSync(GradientSync):
             )
             handles.append((handle, context))
         changes = [
-            self._compression.decompress(ops.synchronize(handle), context)
+            self._compression.decompress(synchronize(handle), context)
             for handle, context in handles
         ]
         for param, start, change in zip(params, before, changes, strict=True):

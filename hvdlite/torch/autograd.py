@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
+from hvdlite.calls import operation
+from hvdlite.compression import check_compression
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.torch import ops
-from hvdlite.torch.compression import Compression, Compressor, check_compression
+from hvdlite.torch.compression import Compression, Compressor
 from hvdlite.torch.handles import synchronize
 
 
@@ -66,7 +68,7 @@ class _Broadcast(torch.autograd.Function):
 class _Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor: torch.Tensor, splits: Any, name: str | None, process_set):
-        output, received = synchronize(ops.alltoall_async(tensor, splits, name, process_set))
+        output, received = ops.alltoall_call(tensor, splits, name, process_set).wait()
         ctx.received, ctx.process_set = received, process_set
         ctx.mark_non_differentiable(received)
         return output, received
@@ -133,7 +135,7 @@ def grouped_allreduce(
 ) -> list[torch.Tensor]:
     """`allreduce` for several tensors at once. Differentiable."""
     scales = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
-    options = {"op": ops.operation(average, op), "process_set": process_set, **scales}
+    options = {"op": operation(average, op), "process_set": process_set, **scales}
     return _compressed(_Allreduce, tensors, name, compression, options)
 
 
@@ -151,7 +153,7 @@ def grouped_allgather(
 ) -> list[torch.Tensor]:
     """`allgather` for several tensors at once. Differentiable."""
     for tensor in tensors:
-        ops.check_has_rows(tensor, "allgather")
+        ops.check_tensor(tensor, "allgather")
     return list(_Allgather.apply(process_set, name, *tensors))
 
 
@@ -172,9 +174,8 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Send the i-th stretch of rows to rank i; see `alltoall_async`. Differentiable."""
-    ops.check_has_rows(tensor, "alltoall")
-    counts = ops.split_rows(tensor.shape[0], splits, process_set)
-    output, received = _Alltoall.apply(tensor, counts, name, process_set)
+    ops.check_tensor(tensor, "alltoall")
+    output, received = _Alltoall.apply(tensor, splits, name, process_set)
     if splits is None:
         return output
     return output, received.to(getattr(splits, "device", "cpu"))

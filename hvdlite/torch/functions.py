@@ -1,14 +1,12 @@
-"""Start all ranks from the same state: parameters, optimizer state, any Python object."""
+"""Start all ranks from the same state: parameters and optimizer state."""
 
 from collections.abc import Iterable
 from typing import Any
 
-import cloudpickle
-import numpy as np
 import torch
 
-from hvdlite.basics import engine, process_set_number, size
-from hvdlite.exceptions import HorovodInternalError
+from hvdlite.basics import size
+from hvdlite.objects import broadcast_object
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.torch.handles import synchronize
 from hvdlite.torch.ops import broadcast_async_
@@ -122,54 +120,3 @@ def _load_in_place(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
     for kept, loaded in zip(groups, optimizer.param_groups, strict=True):
         kept.update(loaded)
     optimizer.param_groups[:] = groups
-
-
-def broadcast_object(
-    obj: Any,
-    root_rank: int = 0,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """The root's object, on every rank; anything that cloudpickle can carry.
-
-    Raises HorovodInternalError on every rank if the root's object can't be pickled.
-    """
-    group, current = process_set_number(process_set), engine()
-    is_root = process_set.ranks[process_set.rank()] == root_rank
-    if root_rank not in process_set.ranks:
-        raise ValueError(f"root_rank={root_rank!r} is not a rank of {process_set}")
-    data, error = _pickled(obj) if is_root else (b"", None)
-    base = current.name("broadcast_object", name, group)
-    root = process_set.ranks.index(root_rank)
-    length, error = current.exchange(base, (len(data), error), group)[root]
-    if error is not None:
-        raise HorovodInternalError(f"broadcast_object on rank {root_rank}: {error}")
-    content = torch.empty(length, dtype=torch.uint8)
-    if is_root:
-        content.numpy()[:] = np.frombuffer(data, dtype=np.uint8)
-    synchronize(broadcast_async_(content, root_rank, f"{base}.data", process_set))
-    return obj if is_root else cloudpickle.loads(content.numpy().tobytes())
-
-
-def allgather_object(
-    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> list[Any]:
-    """All ranks' objects, in rank order; anything that cloudpickle can carry.
-
-    Raises HorovodInternalError on every rank if one rank's object can't be pickled.
-    """
-    data, error = _pickled(obj)
-    group, current = process_set_number(process_set), engine()
-    base = current.name("allgather_object", name, group)
-    gathered = current.exchange(base, (data, error), group)
-    for rank, (_, problem) in zip(process_set.ranks, gathered, strict=True):
-        if problem is not None:
-            raise HorovodInternalError(f"allgather_object on rank {rank}: {problem}")
-    return [cloudpickle.loads(part) for part, _ in gathered]
-
-
-def _pickled(obj: Any) -> tuple[bytes, str | None]:
-    try:
-        return cloudpickle.dumps(obj), None
-    except Exception as error:
-        return b"", f"this {type(obj).__name__} can't be pickled: {error}"

@@ -15,6 +15,7 @@ from hvdlite.request import AVERAGE, Descriptor, Request
 from hvdlite.torch import ops
 from hvdlite.torch.buckets import Bucket, make_buckets
 from hvdlite.torch.compression import Compression, Compressor
+from hvdlite.torch.handles import synchronize
 from hvdlite.torch.sparse import gather_sparse
 
 
@@ -221,4 +222,4 @@ class GradientSync:
             )
             handles.append((param, handle, context))
         for param, handle, context in handles:
-            param.grad.copy_(self._compression.decompress(ops.synchronize(handle), context))
+            param.grad.copy_(self._compression.decompress(synchronize(handle), context))

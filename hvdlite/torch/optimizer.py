@@ -10,13 +10,15 @@ import torch
 
 from hvdlite.basics import check_process_set
 from hvdlite.collectives.adasum import check_size
+from hvdlite.compression import check_compression
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import ADASUM, AVERAGE, SUM
 from hvdlite.torch import ops
 from hvdlite.torch.adasum import AdasumMixin, StepSync
-from hvdlite.torch.compression import Compression, Compressor, check_compression
+from hvdlite.torch.compression import Compression, Compressor
 from hvdlite.torch.functions import check_optimizer
 from hvdlite.torch.gradients import GradientSync
+from hvdlite.torch.handles import synchronize
 
 
 class _Step(property):
@@ -86,7 +88,7 @@ class DistributedMixin:
             handle = ops.allreduce_async_(
                 mean, name="lbfgs.loss", op=AVERAGE, process_set=self._sync.process_set
             )
-            return ops.synchronize(handle)
+            return synchronize(handle)
         return loss
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:

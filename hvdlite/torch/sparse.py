@@ -7,6 +7,7 @@ import torch
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import AVERAGE, SUM
 from hvdlite.torch import ops
+from hvdlite.torch.handles import synchronize
 
 
 def sparse_allreduce_async(
@@ -30,8 +31,8 @@ def sparse_allreduce_async(
     values = ops.allgather_async(tensor.values(), f"{name}.values", process_set)
 
     def result() -> torch.Tensor:
-        rows = ops.synchronize(indices).t()
-        summed = ops.synchronize(values)
+        rows = synchronize(indices).t()
+        summed = synchronize(values)
         if op == AVERAGE:
             summed = summed / process_set.size()
         return torch.sparse_coo_tensor(rows, summed, tensor.shape).coalesce()

@@ -7,10 +7,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hvdlite.basics import size
 from hvdlite.torch import ops
+from hvdlite.torch.handles import synchronize
 
 
 def _sum_over_ranks(parts: list[torch.Tensor], name: str) -> list[torch.Tensor]:
-    return ops.synchronize(ops.grouped_allreduce_async(parts, name=name, op=ops.Sum))
+    return synchronize(ops.grouped_allreduce_async(parts, name=name, op=ops.Sum))
 
 
 class SyncBatchNorm(_BatchNorm):

@@ -1,6 +1,4 @@
-"""Torch tensors as the flat numpy arrays that the engine moves, without a copy where possible."""
-
-import functools
+"""Torch tensors as the numpy arrays that the engine moves, without a copy where possible."""
 
 import ml_dtypes
 import numpy as np
@@ -9,16 +7,16 @@ import torch
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
-def flat_array(tensor: torch.Tensor) -> np.ndarray:
-    """A flat numpy view of a contiguous CPU tensor; writing to it writes to the tensor."""
-    flat = tensor.detach().view(-1)
+def as_array(tensor: torch.Tensor) -> np.ndarray:
+    """A numpy view of a CPU tensor; writing to it writes to the tensor."""
+    tensor = tensor.detach()
     if tensor.dtype is torch.bfloat16:
-        return flat.view(torch.int16).numpy().view(_BFLOAT16)
-    return flat.numpy()
+        return tensor.view(torch.int16).numpy().view(_BFLOAT16)
+    return tensor.numpy()
 
 
 def from_array(array: np.ndarray) -> torch.Tensor:
-    """A flat CPU tensor on the memory of a flat numpy array."""
+    """A CPU tensor on the memory of a contiguous numpy array."""
     if array.dtype == _BFLOAT16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
@@ -48,18 +46,12 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype:
         raise ValueError(f"collectives don't support tensors of {dtype}") from None
 
 
-@functools.cache
-def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a dtype, as descriptors and numpy have it."""
-    return numpy_dtype(dtype).name
-
-
 class Host:
     """A tensor's place in host memory for the time of a collective.
 
-    `array` is flat and contiguous. It is the tensor's own memory where that is a contiguous CPU
+    `array` is contiguous. It is the tensor's own memory where that is a contiguous CPU
     tensor, and a copy where it is not (another device, a strided view); `give_back` then writes
-    the result into the tensor.
+    the result into the tensor, which it returns.
     """
 
     __slots__ = ("_copy", "array", "tensor")
@@ -69,8 +61,9 @@ class Host:
         self._copy = None
         if tensor.device.type != "cpu" or not tensor.is_contiguous():
             self._copy = tensor.detach().to("cpu", copy=True).contiguous()
-        self.array = flat_array(tensor if self._copy is None else self._copy)
+        self.array = as_array(tensor if self._copy is None else self._copy)
 
-    def give_back(self) -> None:
+    def give_back(self) -> torch.Tensor:
         if self._copy is not None:
             self.tensor.detach().copy_(self._copy)
+        return self.tensor

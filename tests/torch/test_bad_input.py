@@ -135,7 +135,7 @@ def _values() -> dict[str, str]:
 VALUES = {
     "splits": ("ValueError", "splits"),
     "splits: uneven": ("ValueError", "give splits"),
-    "rows": ("ValueError", "use t.view(1)"),
+    "rows": ("ValueError", "reshape it to (1,)"),
     "root": ("ValueError", "not a rank of"),
     "op": ("ValueError", "op"),
     "op: text": ("ValueError", "Sum, Average"),

@@ -1,0 +1,112 @@
+"""Gradient buckets: all gradients of one dtype in one flat buffer, reduced in one call.
+
+On one host the buffer lies in shared memory, so that a reduction moves nothing but the buffer.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hvdlite.basics import engine
+from hvdlite.fusion import slices
+from hvdlite.request import Descriptor, Request, digest
+from hvdlite.shared_memory import Segment
+
+_LARGE = 1 << 18  # elements of which a copy is worth saving
+_ALIGN = 16  # elements; each gradient begins on a cache line
+
+
+class Bucket:
+    """A flat buffer for gradients of the given shapes and one dtype.
+
+    Behind the gradients there is room for `extra` elements, which are reduced with them.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]], dtype: np.dtype, extra: int = 0):
+        self.shapes = tuple(tuple(shape) for shape in shapes)
+        self.dtype = np.dtype(dtype)
+        self._sizes = [int(np.prod(shape, dtype=np.int64)) for shape in self.shapes]
+        self._starts, end = [], 0
+        for size in self._sizes:
+            self._starts.append(end)
+            end += -(-size // _ALIGN) * _ALIGN
+        self._extra_start = end
+        self.count = end + extra
+        self.rows: list[np.ndarray] | None = None
+
+    def place(self, segment: Segment | None, takes_own: bool) -> None:
+        """Put the buffer into this rank's row of shared memory, or into its own memory.
+
+        With `takes_own`, what this rank reduces itself may stay out of the buffer till then.
+        """
+        self._segment = segment
+        self._slice = slice(0, 0)
+        if segment is None:
+            self.flat = np.zeros(self.count, dtype=self.dtype)
+        else:
+            self.rows = [row.view(self.dtype) for row in segment.rows]
+            self.flat = self.rows[segment.index]
+            if takes_own:
+                self._slice = slices(self.count, len(segment.rows))[segment.index]
+        self.own: list[tuple[int, int, np.ndarray]] = []
+        self.extra = self.flat[self._extra_start :]
+
+    def start(self, i: int) -> int:
+        """Where in the buffer gradient `i` begins."""
+        return self._starts[i]
+
+    def piece(self, i: int) -> np.ndarray:
+        """Gradient `i` as an array of its shape, a view of the buffer."""
+        start = self._starts[i]
+        return self.flat[start : start + self._sizes[i]].reshape(self.shapes[i])
+
+    def is_large(self, i: int) -> bool:
+        """Whether much of gradient `i` lies in the slice that this rank reduces."""
+        start = self._starts[i]
+        overlap = min(start + self._sizes[i], self._slice.stop) - max(start, self._slice.start)
+        return overlap >= _LARGE
+
+    def put_rest(self, i: int, gradient: np.ndarray) -> None:
+        """Copy of a large flat gradient only what other ranks reduce.
+
+        This rank's slice is read from where it is, which saves a copy; `gradient` must stay as it
+        is until the request is done.
+        """
+        start = self._starts[i]
+        stop = start + self._sizes[i]
+        first, last = max(start, self._slice.start), min(stop, self._slice.stop)
+        self.flat[start:first] = gradient[: first - start]
+        self.flat[last:stop] = gradient[last - start :]
+        self.own.append((first, last, gradient[first - start : last - start]))
+
+    def request(
+        self,
+        name: str,
+        op: int,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        members: Sequence[str] = (),
+    ) -> Request:
+        """The allreduce of the whole buffer; `members` names its gradients."""
+        shapes = ((self.count,),)
+        what = Descriptor("allreduce", name, op, self.dtype.name, shapes, -1, prescale, postscale)
+        return Request(
+            what, (self.flat,), (self.flat,), rows=self.rows, item=self.own, members=members
+        )
+
+    def allocation(self, name: str) -> Request:
+        """The request for the buffer's memory, for which the ranks must agree on the shapes."""
+        nbytes = self.count * self.dtype.itemsize
+        layout = (digest(self.shapes), self.dtype.name)
+        return Request(Descriptor("allocate", name, shapes=((nbytes,), layout)))
+
+
+def place(buckets: Sequence[Bucket], name: str, group: int) -> None:
+    """Give buckets their memory; all ranks of the group call it with the same layout."""
+    current = engine()
+    requests = [
+        current.submit(bucket.allocation(f"{name}.{i}"), group) for i, bucket in enumerate(buckets)
+    ]
+    for bucket, request in zip(buckets, requests, strict=True):
+        current.wait(request, group)
+        bucket.place(request.result, current.channels[group].collectives.takes_own)

@@ -1,0 +1,269 @@
+"""The collectives on numpy arrays, which every binding builds on: checks, names, requests.
+
+A binding turns its tensors into contiguous arrays, starts a call here, and turns what
+`Call.wait` returns back into tensors. Arrays are used as they are, without a copy.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hvdlite.basics import engine, process_set_number
+from hvdlite.process_sets import ProcessSet, global_process_set
+from hvdlite.reduction import check_op
+from hvdlite.request import AVERAGE, SUM, Descriptor, Request
+
+
+class Call:
+    """Requests under way together, and how their results become one."""
+
+    __slots__ = ("_engine", "_finish", "_group", "_requests")
+
+    def __init__(self, requests: list[Request], group: int, finish: Callable[[], Any]):
+        self._engine = engine()  # after shutdown() and init() there is another one
+        self._requests = requests
+        self._group = group
+        self._finish = finish
+        for request in requests:
+            self._engine.submit(request, group)
+
+    def then(self, change: Callable[[Any], Any]) -> "Call":
+        """The same call, with its result passed through a function."""
+        finish = self._finish
+        self._finish = lambda: change(finish())
+        return self
+
+    def poll(self) -> bool:
+        """Whether the call is done, so that `wait` returns at once. Moves calls along."""
+        done = [self._engine.poll(request, self._group) for request in self._requests]
+        return all(done)
+
+    def wait(self) -> Any:
+        """The result. Raises HorovodInternalError, the same on every rank, where it failed."""
+        for request in self._requests:
+            self._engine.wait(request, self._group)
+        return self._finish()
+
+
+# Arguments
+
+
+def operation(average: bool | None, op: int | None) -> int:
+    """The reduction from `op` and its old spelling `average`; both at once is an error."""
+    if average is None:
+        return AVERAGE if op is None else op
+    if op is not None:
+        raise ValueError("give op or average, not both; op is the one to use")
+    warnings.warn(
+        "average= is the old spelling: use op=hvd.Average or op=hvd.Sum",
+        DeprecationWarning,
+        stacklevel=4,
+    )
+    return AVERAGE if average else SUM
+
+
+def check_root(root_rank: int, process_set: ProcessSet, title: str = "broadcast") -> None:
+    """Raise ValueError unless `root_rank` is a rank of the set."""
+    if root_rank not in process_set.ranks:
+        raise ValueError(
+            f"{title}: root_rank={root_rank!r} is not a rank of {process_set}; "
+            f"choose one of {process_set.ranks}"
+        )
+
+
+def split_rows(rows: int, splits: Any, process_set: ProcessSet) -> list[int]:
+    """How many rows go to each rank; ValueError where `splits` don't fit."""
+    process_set_number(process_set)
+    size = process_set.size()
+    if splits is None:
+        if rows % size:
+            raise ValueError(
+                f"alltoall: {rows} rows can't be divided evenly among {size} ranks; give splits"
+            )
+        return [rows // size] * size
+    counts = np.asarray(splits)
+    if counts.ndim != 1 or counts.dtype.kind not in "iu":
+        raise ValueError(f"alltoall: splits must be a list or tensor of integers, not {splits!r}")
+    counts = counts.tolist()
+    if len(counts) != size or min(counts) < 0 or sum(counts) != rows:
+        raise ValueError(
+            f"alltoall: splits={counts} must be {size} numbers, one for each rank, that add up to "
+            f"the tensor's {rows} rows"
+        )
+    return counts
+
+
+def _factors(prescale: Any, postscale: Any, kind: str) -> dict[str, float]:
+    try:
+        return {"prescale": float(prescale), "postscale": float(postscale)}
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{kind}: scale factors must be numbers, not {prescale!r} and {postscale!r}"
+        ) from None
+
+
+def _check_has_rows(arrays: Sequence[np.ndarray], kind: str) -> None:
+    if any(array.ndim == 0 for array in arrays):
+        raise ValueError(f"{kind}: a tensor without dimensions has no rows; reshape it to (1,)")
+
+
+def _requests(kind: str, name: str | None, group: int, arrays, shapes, **more) -> list[Request]:
+    """A request for each array. A single one is named as without a group."""
+    base, count = engine().name(kind, name, group), len(arrays)
+    names = [base] if count == 1 else [f"{base}_{i + 1}of{count}" for i in range(count)]
+    return [
+        Request(
+            Descriptor(kind, each, dtype=array.dtype.name, shapes=(tuple(shape),), **more),
+            (array.reshape(-1),),
+        )
+        for each, array, shape in zip(names, arrays, shapes, strict=True)
+    ]
+
+
+# Collectives
+
+
+def allreduce(
+    arrays: Sequence[np.ndarray],
+    outputs: Sequence[np.ndarray],
+    name: str | None = None,
+    op: int = AVERAGE,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    device: str = "cpu",
+) -> Call:
+    """Start to reduce each array over all ranks into its output, which may be itself.
+
+    Every rank gives the same name, shapes and dtypes. The result is the list of outputs.
+    """
+    number = process_set_number(process_set)
+    more = {"op": op, "device": device, **_factors(prescale, postscale, "allreduce")}
+    for array in arrays:  # before a name is taken, whose number would be missing on this rank
+        check_op(op, array.dtype, "allreduce")
+    requests = _requests("allreduce", name, number, arrays, [a.shape for a in arrays], **more)
+    for request, array, output in zip(requests, arrays, outputs, strict=True):
+        request.outputs = request.inputs if output is array else (output.reshape(-1),)
+    return Call(requests, number, lambda: list(outputs))
+
+
+def broadcast(
+    array: np.ndarray,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    device: str = "cpu",
+) -> Call:
+    """Start to overwrite an array with the root's; the result is the array.
+
+    Raises ValueError if `root_rank` is not a rank of the process set.
+    """
+    number = process_set_number(process_set)
+    check_root(root_rank, process_set)
+    more = {"root": int(root_rank), "device": device}
+    (request,) = _requests("broadcast", name, number, [array], [array.shape], **more)
+    request.outputs = request.inputs
+    return Call([request], number, lambda: array)
+
+
+def allgather(
+    arrays: Sequence[np.ndarray],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    device: str = "cpu",
+) -> Call:
+    """Start to put all ranks' arrays one behind the other, along the first dimension.
+
+    That dimension may differ between ranks; the others and the dtype may not. The result is a
+    list. Raises ValueError for an array without dimensions.
+    """
+    number = process_set_number(process_set)
+    _check_has_rows(arrays, "allgather")
+    rows = [array.shape[1:] for array in arrays]
+    requests = _requests("allgather", name, number, arrays, rows, device=device)
+    for request, array in zip(requests, arrays, strict=True):
+        request.item = [array.shape[0]]
+
+    def results() -> list[np.ndarray]:
+        return [
+            request.result[0].reshape(int(sum(request.result[1])), *row)
+            for request, row in zip(requests, rows, strict=True)
+        ]
+
+    return Call(requests, number, results)
+
+
+def alltoall(
+    array: np.ndarray,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    device: str = "cpu",
+) -> Call:
+    """Start to send the i-th stretch of rows to rank i.
+
+    `splits` are the stretches' numbers of rows; without it all are the same. The result is what
+    came in, in rank order, and the number of rows from each rank.
+    Raises ValueError for splits that don't fit the array.
+    """
+    number = process_set_number(process_set)
+    _check_has_rows([array], "alltoall")
+    counts, row = split_rows(array.shape[0], splits, process_set), array.shape[1:]
+    (request,) = _requests("alltoall", name, number, [array], [row], device=device)
+    request.item = counts
+
+    def result() -> tuple[np.ndarray, np.ndarray]:
+        data, received = request.result
+        return data.reshape(int(sum(received)), *row), received.astype(np.int32)
+
+    return Call([request], number, result)
+
+
+def reducescatter(
+    arrays: Sequence[np.ndarray],
+    name: str | None = None,
+    op: int = AVERAGE,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    device: str = "cpu",
+) -> Call:
+    """Start to reduce arrays over all ranks and to leave each with its share of the rows.
+
+    Where the rows can't be shared out evenly, the first ranks get one more. The result is a list.
+    """
+    number = process_set_number(process_set)
+    more = {"op": op, "device": device, **_factors(prescale, postscale, "reducescatter")}
+    _check_has_rows(arrays, "reducescatter")
+    for array in arrays:
+        check_op(op, array.dtype, "reducescatter")
+    requests = _requests("reducescatter", name, number, arrays, [a.shape for a in arrays], **more)
+
+    def results() -> list[np.ndarray]:
+        size, index = process_set.size(), process_set.rank()
+        return [
+            request.result.reshape(
+                array.shape[0] // size + (index < array.shape[0] % size), *array.shape[1:]
+            )
+            for request, array in zip(requests, arrays, strict=True)
+        ]
+
+    return Call(requests, number, results)
+
+
+def join() -> int:
+    """Out of data: go along with the other ranks' allreduces, with zeros, until all have joined.
+
+    Returns the last rank that joined.
+    """
+    request = Request(Descriptor("join", engine().name("join")))
+    return Call([request], 0, lambda: request.result).wait()
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Wait until all ranks of the set have come here."""
+    number = process_set_number(process_set)
+    name = engine().name("barrier", group=number)
+    Call([Request(Descriptor("barrier", name))], number, lambda: None).wait()

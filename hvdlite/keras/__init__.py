@@ -1,0 +1,31 @@
+"""The Keras binding: `import hvdlite.keras as hvd`, or `import horovod.keras as hvd`."""
+
+# ruff: noqa: F401, F403, I001
+# fmt: off
+import functools
+
+import keras as _keras
+
+from hvdlite import *
+from hvdlite import __version__
+from hvdlite.exceptions import HorovodInternalError
+from hvdlite.keras.functions import (
+    DistributedOptimizer, PartialDistributedOptimizer, allgather, allreduce, broadcast,
+    broadcast_global_variables, reducescatter,
+)
+from hvdlite.objects import allgather_object, broadcast_object
+from hvdlite.request import ADASUM as Adasum, AVERAGE as Average, SUM as Sum
+from hvdlite.keras import callbacks
+from hvdlite.keras.models import load as _load
+from hvdlite.keras.optimizer import backend as _backend
+
+if _backend() == "torch":
+    from hvdlite.torch.compression import Compression
+else:
+    from hvdlite.tensorflow.compression import Compression
+# fmt: on
+
+load_model = functools.partial(_load, _keras)
+
+# Everything above is offered, under Horovod's names.
+__all__ = [name for name in globals() if not name.startswith("_")]

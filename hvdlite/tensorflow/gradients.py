@@ -1,0 +1,218 @@
+"""All gradients of a step reduced over the ranks in one call.
+
+What TensorFlow hands over are arrays on its own memory. They are copied into a bucket in shared
+memory (a large one only as far as other ranks reduce it), and the reduced gradients are views of
+the bucket.
+"""
+
+import numbers
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from hvdlite import buckets, calls
+from hvdlite.basics import check_process_set, engine, process_set_number
+from hvdlite.buckets import Bucket
+from hvdlite.compression import CastCompressor, NoneCompressor, check_compression
+from hvdlite.process_sets import ProcessSet, global_process_set
+from hvdlite.reduction import BFLOAT16
+from hvdlite.request import ADASUM, AVERAGE, SUM, Request, digest
+from hvdlite.tensorflow.compression import Compression
+from hvdlite.tensorflow.graph import call, name_of
+from hvdlite.tensorflow.ops import grouped_allreduce
+
+
+class GradientReducer:
+    """Reduces lists of gradients; `None` stays `None`.
+
+    With a name the reduced gradients are the caller's to keep. Without one they are views of
+    this reducer's own buckets and valid until its next call, which saves a copy.
+    With `passes` above 1, gradients are added up on this rank for so many calls first;
+    `ready` then says (a bool tensor) whether the last call has reduced them.
+    """
+
+    def __init__(
+        self,
+        compression: Any = Compression.none,
+        sparse_as_dense: bool = False,
+        op: int = AVERAGE,
+        gradient_predivide_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+        passes: int = 1,
+        average_passes: bool = False,
+        name: str | None = None,
+    ):
+        check_compression(compression)
+        check_process_set(process_set)
+        if op not in (AVERAGE, SUM, ADASUM):
+            raise ValueError(f"op must be hvd.Average, hvd.Sum or hvd.Adasum, not {op!r}")
+        if gradient_predivide_factor == 0 or (gradient_predivide_factor != 1.0 and op != AVERAGE):
+            raise ValueError("gradient_predivide_factor needs op=hvd.Average and is never 0")
+        if not isinstance(passes, numbers.Integral) or passes <= 0:
+            raise ValueError(f"backward_passes_per_step={passes!r}: it must be 1 or more")
+        self.process_set = process_set
+        self.active = process_set.included() and process_set.size() > 1
+        self.passes, self._average_passes = passes, average_passes
+        self.ready: Any = True
+        self._compression = compression
+        self._sparse_as_dense = sparse_as_dense
+        self._op = op
+        self._scales = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
+        self._scale_local = scale_local_gradients
+        self._name, self._keep = name, name is not None
+        self._buckets: dict[str, list[_Share]] = {}
+        self._engine: Any = None
+        self._sums: list[np.ndarray] = []
+        self._passed = 0
+        self._warned = False
+
+    def __call__(self, gradients: Sequence[Any], is_local: Sequence[bool] = ()) -> list[Any]:
+        """The reduced gradients. Those that `is_local` marks are not reduced."""
+        results = list(gradients)
+        if not self.active and self.passes == 1:
+            return results
+        self._warn_of_second_reduction(results)
+        given = [i for i, gradient in enumerate(results) if gradient is not None]
+        local = [i for i in given if i < len(is_local) and is_local[i]]
+        for i in local:
+            results[i] = self._scaled(results[i])
+        sparse = [i for i in given if isinstance(results[i], tf.IndexedSlices)]
+        if sparse and self.passes > 1 and not self._sparse_as_dense:
+            raise ValueError(
+                "backward_passes_per_step > 1 needs dense gradients: set sparse_as_dense=True"
+            )
+        sparse = [i for i in sparse if i not in local and not self._sparse_as_dense]
+        dense = [i for i in given if i not in sparse and (i not in local or self.passes > 1)]
+        if sparse:
+            slices = [results[i] for i in sparse]
+            gathered = grouped_allreduce(slices, op=self._op, process_set=self.process_set)
+            for i, each in zip(sparse, gathered, strict=True):
+                results[i] = each
+        if dense:
+            tensors = [tf.convert_to_tensor(results[i]) for i in dense]
+            reduced = self._reduce(tensors, [place for place, i in enumerate(dense) if i in local])
+            for i, each in zip(dense, reduced, strict=True):
+                results[i] = each
+        for each in results:
+            if each is not None:
+                each._hvdlite_reduced = True
+        return results
+
+    def _warn_of_second_reduction(self, gradients: list[Any]) -> None:
+        if not self._warned and any(hasattr(each, "_hvdlite_reduced") for each in gradients):
+            self._warned = True
+            warnings.warn(
+                "these gradients have been reduced over the ranks already: use either "
+                "hvd.DistributedGradientTape or hvd.DistributedOptimizer, not both",
+                stacklevel=4,
+            )
+
+    def _scaled(self, gradient: Any) -> Any:
+        """A local gradient, so that its share in the model's step is that of an averaged one."""
+        size = self.process_set.size() if self._scale_local else 1
+        if isinstance(gradient, tf.IndexedSlices):
+            values = gradient.values / size
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        return gradient / size
+
+    def _reduce(self, tensors: list[tf.Tensor], local: list[int]) -> list[tf.Tensor]:
+        own_casts = issubclass(self._compression, CastCompressor | NoneCompressor)
+        contexts: Sequence[Any] = ()
+        if not own_casts:
+            tensors, contexts = zip(*map(self._compression.compress, tensors), strict=True)
+        name = self._name or name_of("gradients", None)
+        ready, *reduced = call(
+            lambda *arrays: self._run(arrays, local, name),
+            tensors,
+            [tf.bool, *(tensor.dtype for tensor in tensors)],
+            [(), *(tensor.shape for tensor in tensors)],
+        )
+        self.ready = ready if self.passes > 1 else True
+        if not own_casts:
+            pairs = zip(reduced, contexts, strict=True)
+            reduced = [self._compression.decompress(*pair) for pair in pairs]
+        return reduced
+
+    def _run(
+        self, arrays: Sequence[np.ndarray], local: list[int], name: str | None
+    ) -> list[np.ndarray]:
+        """Whether this was the last of some passes, and the reduced arrays."""
+        arrays = list(arrays)
+        if self.passes > 1:
+            if self._passed == 0:
+                self._sums = [array.copy() for array in arrays]
+            else:
+                for total, array in zip(self._sums, arrays, strict=True):
+                    total += array
+            self._passed = (self._passed + 1) % self.passes
+            if self._passed:
+                return [np.False_, *arrays]
+            arrays, self._sums = self._sums, []
+            if self._average_passes:
+                arrays = [array / array.dtype.type(self.passes) for array in arrays]
+        if self.active:
+            shared = [i for i in range(len(arrays)) if i not in local]
+            reduced = self.reduce_arrays([arrays[i] for i in shared], name)
+            for i, array in zip(shared, reduced, strict=True):
+                arrays[i] = array
+        return [np.True_, *arrays]
+
+    def reduce_arrays(self, arrays: Sequence[np.ndarray], name: str | None) -> list[np.ndarray]:
+        """The reduced arrays; every rank of the set must call it with the same shapes."""
+        group = process_set_number(self.process_set)
+        if self._op == ADASUM:
+            outputs = [np.empty_like(array) for array in arrays]
+            return calls.allreduce(arrays, outputs, name, ADASUM, 1, 1, self.process_set).wait()
+        if self._engine is not engine():  # the first step, or the first after another init()
+            self._engine, self._buckets = engine(), {}
+        key = str(digest((name, *((array.shape, array.dtype.name) for array in arrays))))
+        if key not in self._buckets:
+            base = self._engine.name("gradients", name and f"{name}.{key}", group)
+            self._buckets[key] = self._shares(arrays, base, group)
+        shares = self._buckets[key]
+        requests = [share.request(arrays, self._op, *self._scales) for share in shares]
+        for request in requests:
+            self._engine.submit(request, group)
+        results: list[Any] = [None] * len(arrays)
+        for share, request in zip(shares, requests, strict=True):
+            self._engine.wait(request, group)
+            for place, i in enumerate(share.members):
+                results[i] = share.bucket.piece(place).astype(arrays[i].dtype, copy=self._keep)
+        return results
+
+    def _shares(self, arrays: Sequence[np.ndarray], base: str, group: int) -> list["_Share"]:
+        wire = getattr(self._compression, "wire_dtype", None)
+        by_dtype: dict[np.dtype, list[int]] = {}
+        for i, array in enumerate(arrays):
+            floating = array.dtype.kind == "f" or array.dtype == BFLOAT16
+            dtype = np.dtype(wire.as_numpy_dtype) if wire and floating else array.dtype
+            by_dtype.setdefault(dtype, []).append(i)
+        shares = [
+            _Share(f"{base}.{n}", members, Bucket([arrays[i].shape for i in members], dtype))
+            for n, (dtype, members) in enumerate(by_dtype.items())
+        ]
+        buckets.place([share.bucket for share in shares], base, group)
+        return shares
+
+
+class _Share(NamedTuple):
+    """The gradients that share a bucket."""
+
+    name: str
+    members: list[int]  # their places in the list of all gradients
+    bucket: Bucket
+
+    def request(self, arrays: Sequence[np.ndarray], op: int, *scales: float) -> Request:
+        """Copy the gradients in; the request to reduce them."""
+        bucket = self.bucket
+        bucket.own = []
+        for place, i in enumerate(self.members):
+            if bucket.is_large(place) and arrays[i].dtype == bucket.dtype:
+                bucket.put_rest(place, arrays[i].reshape(-1))
+            else:
+                bucket.piece(place)[...] = arrays[i]
+        return bucket.request(self.name, op, *scales)

@@ -1,0 +1,26 @@
+"""The binding to tf.keras: Keras 3, or with TF_USE_LEGACY_KERAS=1 the older tf_keras."""
+
+# ruff: noqa: F401, F403, I001
+# fmt: off
+import functools
+
+import tensorflow as _tf
+
+from hvdlite import *
+from hvdlite import __version__
+from hvdlite.exceptions import HorovodInternalError
+from hvdlite.keras.functions import (
+    DistributedOptimizer, PartialDistributedOptimizer, allgather, allreduce, broadcast,
+    broadcast_global_variables, reducescatter,
+)
+from hvdlite.objects import allgather_object, broadcast_object
+from hvdlite.request import ADASUM as Adasum, AVERAGE as Average, SUM as Sum
+from hvdlite.keras.models import load as _load
+from hvdlite.tensorflow.compression import Compression
+from hvdlite.tensorflow.keras import callbacks
+# fmt: on
+
+load_model = functools.partial(_load, _tf.keras)
+
+# Everything above is offered, under Horovod's names.
+__all__ = [name for name in globals() if not name.startswith("_")]

@@ -1,0 +1,352 @@
+"""The collectives on TensorFlow's tensors: in eager code, in a tf.function, in a graph of v1.
+
+Gradients flow through all of them. As in Horovod, the loss is understood as the mean over ranks
+of each rank's own loss; see `hvdlite.torch.autograd`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hvdlite import basics, calls
+from hvdlite.basics import process_set_number
+from hvdlite.compression import check_compression
+from hvdlite.process_sets import ProcessSet, global_process_set
+from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM
+from hvdlite.tensorflow.compression import Compression
+from hvdlite.tensorflow.graph import call, name_of
+
+Average, Sum, Adasum, Min, Max, Product = AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT
+
+
+def _tensors(values: Sequence[Any]) -> list[tf.Tensor]:
+    return [tf.convert_to_tensor(value) for value in values]
+
+
+def _any_rows(tensor: tf.Tensor) -> tf.TensorShape:
+    """A tensor's shape, as far as it is known, with any number of rows."""
+    return tf.TensorShape([None]).concatenate(tensor.shape[1:]) if tensor.shape.rank else None
+
+
+def _differentiable(
+    tensors: Sequence[tf.Tensor],
+    forward: Callable[..., list[tf.Tensor]],
+    backward: Callable[..., list[Any]],
+) -> list[tf.Tensor]:
+    """`forward(*tensors)`, with the gradients that `backward(*gradients)` gives its inputs."""
+
+    @tf.custom_gradient
+    def operation(*inputs: tf.Tensor):
+        return forward(*inputs), lambda *gradients: backward(*_tensors(gradients))
+
+    results = operation(*tensors)
+    return list(results) if isinstance(results, list | tuple) else [results]
+
+
+def _compressed(
+    function: Callable[[list], list], tensors: Sequence[Any], compression: Any
+) -> list[tf.Tensor]:
+    check_compression(compression)
+    small = [compression.compress(tensor) for tensor in _tensors(tensors)]
+    results = function([tensor for tensor, _ in small])
+    return [
+        compression.decompress(result, context)
+        for result, (_, context) in zip(results, small, strict=True)
+    ]
+
+
+# Allreduce
+
+
+def _allreduce(tensors, name=None, op=AVERAGE, prescale=1.0, postscale=1.0, process_set=None):
+    options = (op, prescale, postscale, process_set)
+    name = name_of("allreduce", name)
+
+    def run(*arrays: np.ndarray) -> list[np.ndarray]:
+        outputs = [np.empty_like(array) for array in arrays]
+        return calls.allreduce(arrays, outputs, name, *options).wait()
+
+    def forward(*inputs: tf.Tensor) -> list[tf.Tensor]:
+        return call(run, inputs, [t.dtype for t in inputs], [t.shape for t in inputs])
+
+    return _differentiable(tensors, forward, lambda *grads: _allreduce(grads, None, *options))
+
+
+def _gather_slices(
+    slices: Sequence[tf.IndexedSlices], op: int, scales: tuple, process_set: ProcessSet
+) -> list[tf.IndexedSlices]:
+    """The sum or mean of sparse tensors: all ranks' rows, one behind the other."""
+    if op not in (AVERAGE, SUM):
+        raise NotImplementedError(
+            "tf.IndexedSlices can be reduced with op=hvd.Average or hvd.Sum only; "
+            "sparse_as_dense=True makes the gradients dense"
+        )
+    if scales != (1.0, 1.0):
+        raise NotImplementedError("tf.IndexedSlices can't be scaled; use sparse_as_dense=True")
+    values = grouped_allgather([each.values for each in slices], process_set=process_set)
+    indices = grouped_allgather([each.indices for each in slices], process_set=process_set)
+    if op == AVERAGE:
+        values = [value / tf.cast(process_set.size(), value.dtype) for value in values]
+    return [
+        tf.IndexedSlices(value, index, each.dense_shape)
+        for value, index, each in zip(values, indices, slices, strict=True)
+    ]
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> list[Any]:
+    """Reduce tensors, variables or IndexedSlices over all ranks; see `allreduce`."""
+    op, scales = calls.operation(average, op), (prescale_factor, postscale_factor)
+    process_set_number(process_set)
+    sparse = {i: t for i, t in enumerate(tensors) if isinstance(t, tf.IndexedSlices)}
+    dense = {i: t for i, t in enumerate(tensors) if i not in sparse}
+    results: dict[int, Any] = {}
+    if sparse:
+        gathered = _gather_slices(list(sparse.values()), op, scales, process_set)
+        results.update(zip(sparse, gathered, strict=True))
+    if dense:
+        options = (name, op, *scales, process_set)
+        function = lambda small: _allreduce(small, *options)  # noqa: E731
+        reduced = _compressed(function, list(dense.values()), compression)
+        results.update(zip(dense, reduced, strict=True))
+    return [results[i] for i in range(len(results))]
+
+
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Reduce a tensor, a variable or IndexedSlices over all ranks. Differentiable.
+
+    Every rank gives the same shape and dtype. With op=Average (the default) the result is the sum
+    divided by the number of ranks, for integers rounded toward zero. The factors are applied
+    before and after the reduction. `device_dense`, `device_sparse` and `ignore_name_scope` are
+    accepted for compatibility.
+    """
+    options = (compression, op, prescale_factor, postscale_factor, process_set)
+    return grouped_allreduce([tensor], average, "", "", *options, name=name)[0]
+
+
+# Allgather
+
+
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """`allgather` for several tensors at once."""
+    process_set_number(process_set)
+    tensors, name = _tensors(tensors), name_of("allgather", name)
+
+    def run(*arrays: np.ndarray) -> list[np.ndarray]:
+        return calls.allgather(arrays, name, process_set).wait()
+
+    def forward(*inputs: tf.Tensor) -> list[tf.Tensor]:
+        return call(run, inputs, [t.dtype for t in inputs], [_any_rows(t) for t in inputs])
+
+    def backward(*grads: tf.Tensor) -> list[tf.Tensor]:
+        reduced = _allreduce(grads, process_set=process_set)
+        mine = tf.stack([tf.shape(tensor, tf.int64)[0] for tensor in tensors])
+        rows = allgather(mine[tf.newaxis], process_set=process_set)
+        starts = tf.reduce_sum(rows[: process_set.rank()], 0)
+        pieces = zip(reduced, tf.unstack(starts), tf.unstack(mine), strict=True)
+        return [gradient[start : start + count] for gradient, start, count in pieces]
+
+    return _differentiable(tensors, forward, backward)
+
+
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """All ranks' tensors, joined along the first dimension, which may differ. Differentiable."""
+    return grouped_allgather([tensor], name, process_set=process_set)[0]
+
+
+# Broadcast
+
+
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """The root's tensor. Differentiable: only the root gets a gradient.
+
+    Raises ValueError if `root_rank` is not a rank of the process set.
+    """
+    process_set_number(process_set)
+    calls.check_root(root_rank, process_set)
+    name = name_of("broadcast", name)
+    is_root = basics.rank() == root_rank
+
+    def run(array: np.ndarray) -> list[np.ndarray]:
+        copy = np.array(array, order="C")
+        return [calls.broadcast(copy, root_rank, name, process_set).wait()]
+
+    def backward(gradient: tf.Tensor) -> list[tf.Tensor]:
+        reduced = _allreduce([gradient], process_set=process_set)
+        return reduced if is_root else [tf.zeros_like(gradient)]
+
+    def forward(value: tf.Tensor) -> list[tf.Tensor]:
+        return call(run, [value], [value.dtype], [value.shape])
+
+    return _differentiable(_tensors([tensor]), forward, backward)[0]
+
+
+# Alltoall and reducescatter
+
+
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send the i-th stretch of rows to rank i. Differentiable.
+
+    `splits` are the stretches' numbers of rows; without it all are the same. Returns what came in,
+    in rank order, and with `splits` also the number of rows from each rank (int32).
+    Raises ValueError for splits that don't fit.
+    """
+    process_set_number(process_set)
+    name = name_of("alltoall", name)
+    given = [] if splits is None else _tensors([splits])
+
+    def run(array: np.ndarray, *counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return calls.alltoall(array, counts[0] if counts else None, name, process_set).wait()
+
+    received = []
+
+    def forward(value: tf.Tensor) -> list[tf.Tensor]:
+        dtypes, shapes = [value.dtype, tf.int32], [_any_rows(value), [process_set.size()]]
+        output, counts = call(run, [value, *given], dtypes, shapes)
+        received[:] = [counts]
+        return [output, counts]
+
+    def backward(gradient: tf.Tensor, _: tf.Tensor) -> list[tf.Tensor]:
+        return [alltoall(gradient, received[0], process_set=process_set)[0]]
+
+    output, counts = _differentiable(_tensors([tensor]), forward, backward)
+    return output if splits is None else (output, counts)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    device_dense: str = "",
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+) -> list[tf.Tensor]:
+    """`reducescatter` for several tensors at once."""
+    process_set_number(process_set)
+    name = name_of("reducescatter", name)
+    options = (op, prescale_factor, postscale_factor, process_set)
+    factor = prescale_factor * postscale_factor * (process_set.size() if op == SUM else 1)
+
+    def run(*arrays: np.ndarray) -> list[np.ndarray]:
+        return calls.reducescatter(arrays, name, *options).wait()
+
+    def forward(*inputs: tf.Tensor) -> list[tf.Tensor]:
+        return call(run, inputs, [t.dtype for t in inputs], [_any_rows(t) for t in inputs])
+
+    def backward(*grads: tf.Tensor) -> list[tf.Tensor]:
+        return grouped_allgather(
+            [g * tf.cast(factor, g.dtype) for g in grads], None, False, process_set
+        )
+
+    return _compressed(
+        lambda small: _differentiable(small, forward, backward), tensors, compression
+    )
+
+
+def reducescatter(
+    tensor: Any,
+    device_dense: str = "",
+    compression: Any = Compression.none,
+    op: int = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> tf.Tensor:
+    """Reduce a tensor over all ranks and keep this rank's share of the rows. Differentiable.
+
+    Where the rows can't be shared out evenly, the first ranks get one more.
+    """
+    options = (compression, op, process_set, prescale_factor, postscale_factor, name)
+    return grouped_reducescatter([tensor], "", *options)[0]
+
+
+# Meeting, and numbers that a graph reads when it runs
+
+
+def join() -> Any:
+    """Out of data: go along with the others' allreduces, with zeros, until all have joined.
+
+    Returns the last rank that joined; in a graph, as a tensor.
+    """
+    result = call(lambda: [np.int32(calls.join())], [], [tf.int32], [()])[0]
+    return int(result) if tf.executing_eagerly() else result
+
+
+def _number_op(function: Callable[[], int]) -> tf.Tensor:
+    return call(lambda: [np.int32(function())], [], [tf.int32], [()])[0]
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """The number of ranks, or of those of a process set, when the graph runs (int32)."""
+    return _number_op(lambda: basics.process_set_of(process_set_id).size())
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """1 if this rank is in the process set when the graph runs, else 0 (int32)."""
+    return _number_op(lambda: basics.process_set_of(process_set_id).included())
+
+
+def local_size_op(name: str | None = None) -> tf.Tensor:
+    """`local_size()` when the graph runs (int32)."""
+    return _number_op(basics.local_size)
+
+
+def rank_op(name: str | None = None) -> tf.Tensor:
+    """`rank()` when the graph runs (int32)."""
+    return _number_op(basics.rank)
+
+
+def local_rank_op(name: str | None = None) -> tf.Tensor:
+    """`local_rank()` when the graph runs (int32)."""
+    return _number_op(basics.local_rank)

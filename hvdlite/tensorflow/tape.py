@@ -1,0 +1,81 @@
+"""DistributedGradientTape: a tape whose gradients are those of all ranks."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from hvdlite.keras.optimizer import local_layers_of
+from hvdlite.process_sets import ProcessSet, global_process_set
+from hvdlite.request import AVERAGE, digest
+from hvdlite.tensorflow.compression import Compression
+from hvdlite.tensorflow.gradients import GradientReducer
+
+
+class _Tape(tf.GradientTape):
+    _reducer: GradientReducer
+    _local: set[Any]
+
+    def register_local_source(self, source: Any) -> None:
+        """Keep the gradient of this variable local: it is not reduced."""
+        self._local.add(source.ref())
+
+    def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        """The gradients, reduced over the ranks, in the structure of `sources`."""
+        kwargs.pop("use_generic_names", None)
+        gradients = super().gradient(target, sources, *args, **kwargs)
+        is_local = [source.ref() in self._local for source in tf.nest.flatten(sources)]
+        is_sparse_tree = {"expand_composites": False}
+        flat = tf.nest.flatten(gradients, **is_sparse_tree)
+        return tf.nest.pack_sequence_as(sources, self._reducer(flat, is_local), **is_sparse_tree)
+
+
+def DistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = AVERAGE,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> tf.GradientTape:
+    """A tape that records what `gradtape` does, and whose gradients are reduced over the ranks.
+
+    Wrap the tape before or after the computation that it records. All gradients are reduced in
+    one call; `device_*`, `num_groups` and `groups` are accepted for compatibility.
+    """
+    tape = object.__new__(_Tape)
+    tape.__dict__ = gradtape.__dict__
+    tape._local = set()
+    options = (sparse_as_dense, op, gradient_predivide_factor)
+    # A tape lives for one step, but the buckets for all; so these are found by a name that says
+    # what all ranks agree on, and a rank that traces its function again finds the same one.
+    name = f"tape.{digest((compression.__name__, *options))}"
+    reducer = _reducers.get((name, process_set))
+    if reducer is None or reducer.process_set.process_set_id is None:
+        reducer = GradientReducer(
+            compression, *options, process_set, scale_local_gradients, name=name
+        )
+        _reducers[name, process_set] = reducer
+    tape._reducer = reducer
+    return tape
+
+
+_reducers: dict[Any, GradientReducer] = {}
+
+
+def PartialDistributedGradientTape(
+    gradtape: tf.GradientTape,
+    *args: Any,
+    local_layers: Any = None,
+    **kwargs: Any,
+) -> tf.GradientTape:
+    """DistributedGradientTape that leaves the gradients of `local_layers` to each rank."""
+    tape = DistributedGradientTape(gradtape, *args, **kwargs)
+    for layer in local_layers_of(local_layers):
+        for variable in layer.trainable_weights:
+            tape.register_local_source(variable)
+    return tape
