@@ -52,6 +52,8 @@ _REQUEUE = """\
 
 # The last checkpoint is on the disk: back into the queue.
 trap 'echo "Slurm wants the nodes back: requeued"; scontrol requeue "$SLURM_JOB_ID"' USR1
+# Slurm ends this script, too, when it loses a node: say which one.
+trap 'sinfo --noheader --list-reasons --format="%N is down: %E"' TERM
 """
 
 _CPU_THREADS = """\
