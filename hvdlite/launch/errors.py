@@ -1,7 +1,6 @@
 """What the launcher says when it can't start, or when a job fails."""
 
-from __future__ import annotations
-
+import contextlib
 import os
 import sys
 
@@ -12,9 +11,6 @@ class LaunchError(Exception):
 
 def say(message: str) -> None:
     """Print one line of the launcher's own to standard error."""
-    try:
-        line = f"horovodrun: {message}\n".encode(sys.getfilesystemencoding(), "replace")
+    with contextlib.suppress(OSError):  # nobody listens any more; the exit code still tells
         sys.stderr.flush()
-        os.write(2, line)
-    except OSError:
-        pass  # nobody is listening any more; the exit code still tells
+        os.write(2, f"horovodrun: {message}\n".encode(sys.getfilesystemencoding(), "replace"))

@@ -4,68 +4,62 @@ MPI launchers print a long frame of text when a rank ends badly. The launcher sa
 line, so those frames are taken out of what mpirun writes; everything else passes.
 """
 
-from __future__ import annotations
-
 import re
 import signal
+from collections.abc import Mapping
 
-from hvdlite.launch.output import Stream
+from hvdlite.launch.output import Sink, Stream
 
 _FRAME = re.compile(rb"(-{60,}|={60,})\s*")
 _TAGGED = re.compile(rb"\[[^\[\],]*,(\d+)\]<(stdout|stderr)>: ?(.*)", re.DOTALL)
-# Frames and lines about a rank's end: (pattern, what its groups are).
-_ENDS = tuple(
-    (re.compile(pattern, re.DOTALL), keys)
-    for pattern, keys in (
-        (r"MPI_ABORT was invoked on rank (\d+).*?Errorcode:\s*(-?\d+)", ("rank", "code")),
-        (r"process rank (\d+) with PID (\d+) on node \S+ exited on\s+signal (\d+)",
-         ("rank", "pid", "signal")),
-        (r"Process name:\s*\[\S+,\s?(\d+)\]\s+Exit code:\s*(\d+)", ("rank", "code")),
-        (r"due to process rank (\d+) with PID (\d+)", ("rank", "pid")),
-        (r"RANK (\d+) PID (\d+) RUNNING AT .*?KILL(?:ED BY)? SIGNAL:\s*(\d+)",
-         ("rank", "pid", "signal")),
-        (r"RANK (\d+) PID (\d+) RUNNING AT .*?EXIT STATUS:\s*(\d+)", ("rank", "pid", "code")),
+# Frames and lines about a rank's end, and what they say about it.
+_ENDS = [
+    re.compile(pattern, re.DOTALL)
+    for pattern in (
+        r"MPI_ABORT was invoked on rank (?P<rank>\d+).*?Errorcode:\s*(?P<code>-?\d+)",
+        r"rank (?P<rank>\d+) with PID (?P<pid>\d+) on node \S+ exited on\s+signal (?P<signal>\d+)",
+        r"Process name:\s*\[\S+,\s?(?P<rank>\d+)\]\s+Exit code:\s*(?P<code>\d+)",
+        r"due to process rank (?P<rank>\d+) with PID (?P<pid>\d+)",
+        r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT .*?SIGNAL:\s*(?P<signal>\d+)",
+        r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT .*?EXIT STATUS:\s*(?P<code>\d+)",
         # MPICH, whose process id here is not that of the rank
-        (r"PID \d+ RUNNING AT .*?EXIT CODE:\s*(\d+)", ("code",)),
-        (r"TERMINATED WITH THE EXIT STRING: .*\(signal (\d+)\)", ("signal",)),
-        (r"[Aa]bort\((-?\d+)\) on node \d+ \(rank (\d+) in", ("code", "rank")),
-        (r"srun: error: .*task (\d+): Exited with exit code (\d+)", ("rank", "code")),
-        (r"srun: error: .*task (\d+): (Killed|Terminated|Aborted|Segmentation fault)",
-         ("rank", "signal")),
-        (r"Primary job\s+terminated normally, but", ()),
-        (r"YOUR APPLICATION TERMINATED WITH|typically refers to a problem with your app", ()),
-        (r"Please see the FAQ page for debugging suggestions", ()),
-        (r"^\[warn\] Epoll MOD", ()),  # libevent, when mpirun ends in a hurry
+        r"PID \d+ RUNNING AT .*?EXIT CODE:\s*(?P<code>\d+)",
+        r"TERMINATED WITH THE EXIT STRING: .*\(signal (?P<signal>\d+)\)",
+        r"[Aa]bort\((?P<code>-?\d+)\) on node \d+ \(rank (?P<rank>\d+) in",
+        r"srun: error: .*task (?P<rank>\d+): Exited with exit code (?P<code>\d+)",
+        r"srun: error: .*task (?P<rank>\d+): "
+        r"(?P<signal>Killed|Terminated|Aborted|Segmentation fault)",
+        r"Primary job\s+terminated normally, but|Please see the FAQ page for debugging suggestions|"
+        r"YOUR APPLICATION TERMINATED WITH|typically refers to a problem with your app",
+        r"^\[warn\] Epoll MOD",  # libevent, when mpirun ends in a hurry
     )
-)  # fmt: skip
-_SIGNALS = {"Killed": 9, "Terminated": 15, "Aborted": 6, "Segmentation fault": 11}
+]
+_SIGNALS = {signal.strsignal(number): int(number) for number in signal.valid_signals()}
 
 
-class Messages:
+class Messages(Stream):
     """mpirun's stdout or stderr: lines of other hosts' ranks, frames about a rank's end, the rest.
 
-    Tagged lines go to `streams` by rank and name, the rest to `stream`. What frames say about the
-    first rank to fail is kept in `end`.
+    Tagged lines go to `streams` by rank and name. What frames say about the first rank to fail is
+    kept in `end`.
     """
 
-    def __init__(
-        self, stream: Stream, streams: dict[tuple[int, str], Stream], end: dict[str, int]
-    ) -> None:
-        self.stream, self.streams, self.end = stream, streams, end
-        self._part = b""  # of a line
+    def __init__(self, sink: Sink, streams: Mapping[tuple[int, str], Stream], end: dict[str, int]):
+        super().__init__(b"", sink)
+        self.streams, self.end = streams, end
         self._frame: list[bytes] = []
 
-    def feed(self, data: bytes) -> None:
-        """Take a block of text."""
-        lines = (self._part + data).splitlines(keepends=True)
-        self._part = b"" if not lines or lines[-1].endswith(b"\n") else lines.pop()
-        for line in lines:
+    def put(self, pieces: list[bytes]) -> None:
+        """Sort whole lines."""
+        for line in pieces:
             tagged = _TAGGED.fullmatch(line)
-            if tagged and (int(tagged[1]), tagged[2].decode()) in self.streams:
-                self.streams[int(tagged[1]), tagged[2].decode()].feed(tagged[3])
-            elif _FRAME.fullmatch(line) or self._frame:
+            stream = self.streams.get((int(tagged[1]), tagged[2].decode())) if tagged else None
+            edge = _FRAME.fullmatch(line)
+            if stream:
+                stream.feed(tagged[3])
+            elif edge or self._frame:
                 self._frame.append(line)
-                if len(self._frame) > 1 and _FRAME.fullmatch(line):
+                if edge and len(self._frame) > 1:
                     self._pass(b"".join(self._frame))
                     self._frame = []
             else:
@@ -73,21 +67,18 @@ class Messages:
 
     def close(self) -> None:
         """No more text comes."""
-        self._pass(b"".join(self._frame) + self._part)
-        self.stream.show_pending(at_end=True)
+        self._pass(b"".join(self._frame + [self.pending]))
 
     def _pass(self, block: bytes) -> None:
         text = block.decode(errors="replace")
-        for pattern, keys in _ENDS:
-            match = pattern.search(text)
-            if match:
-                found = {key: _SIGNALS.get(value) or int(value)
-                         for key, value in zip(keys, match.groups(), strict=True)}  # fmt: skip
-                if not self.end or not found.keys() & {"rank", "pid"}:
-                    self.end.update(found)
-                return
-        if block.strip():
-            self.stream.feed(block)
+        match = next(filter(None, (pattern.search(text) for pattern in _ENDS)), None)
+        if match:
+            found = {key: _SIGNALS.get(value) or int(value)
+                     for key, value in match.groupdict().items()}  # fmt: skip
+            if not self.end or not found.keys() & {"rank", "pid"}:
+                self.end.update(found)
+        elif block.strip():
+            self.sink.put(self, block.splitlines(keepends=True))
 
 
 def explain(code: int, end: dict[str, int], pids: dict[int, int], np: int) -> tuple[int, str]:
@@ -98,15 +89,12 @@ def explain(code: int, end: dict[str, int], pids: dict[int, int], np: int) -> tu
     """
     if code < 0 and not end:
         return 128 - code, f"mpirun was killed by {_signal_name(-code)}; all ranks were stopped."
-    rank = end.get("rank")
-    if rank is None:
-        rank = next((r for r, pid in pids.items() if pid == end.get("pid")), None)
+    ranks = {pid: rank for rank, pid in pids.items()}
+    rank = end.get("rank", ranks.get(end.get("pid")))
     who = "a rank" if rank is None else f"rank {rank}"
     others = "; the other ranks were stopped." if np > 1 else "."
-    number = end.get("signal")
-    if number:
-        if number == signal.SIGKILL:
-            others = "; is the machine out of memory?"
+    if number := end.get("signal"):
+        others = "; is the machine out of memory?" if number == signal.SIGKILL else others
         return 128 + number, f"{who} was killed by {_signal_name(number)}{others}"
     code = end.get("code", code) & 0xFF or code or 1
     if end:
@@ -117,7 +105,5 @@ def explain(code: int, end: dict[str, int], pids: dict[int, int], np: int) -> tu
 
 
 def _signal_name(number: int) -> str:
-    try:
-        return f"signal {number} ({signal.Signals(number).name})"
-    except ValueError:
-        return f"signal {number}"
+    named = number in signal.Signals.__members__.values()
+    return f"signal {number} ({signal.Signals(number).name})" if named else f"signal {number}"

@@ -1,13 +1,10 @@
 """`hvdlite.run`: a Python function on several ranks, called from a script or a notebook."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import pickle
 import sys
 import tempfile
-import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -47,23 +44,14 @@ def run(
     interfaces = network_interfaces or network_interface
     with tempfile.TemporaryDirectory(prefix="hvdlite-run-") as folder:
         Path(folder, "call").write_bytes(_pack(func, args, kwargs or {}))
-        with _Output(sys.stdout) as out, _Output(sys.stderr) as err:
-            code = run_command(
-                [executable or sys.executable, "-m", "hvdlite.launch.function", folder],
-                num_proc if np is None else np,
-                hosts=hosts,
-                hostfile=hostfile,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                output_folder=output_filename,
-                mpi_args=mpi_args or "",
-                nics=interfaces.split(",") if interfaces else None,
-                ssh_port=ssh_port,
-                ssh_identity_file=ssh_identity_file,
-                start_timeout=start_timeout or 30,
-                verbose=bool(verbose),
-                stdout=out.fd,
-                stderr=err.fd,
-            )
+        command = [executable or sys.executable, "-m", "hvdlite.launch.function", folder]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        code = run_command(
+            command, num_proc if np is None else np, env=env, stdout=sys.stdout, stderr=sys.stderr,
+            hosts=hosts, hostfile=hostfile, start_timeout=start_timeout, ssh_port=ssh_port,
+            ssh_identity_file=ssh_identity_file, output_filename=output_filename,
+            verbose=verbose, mpi_args=mpi_args, nics=interfaces and interfaces.split(","),
+        )
         if code == 130:
             raise KeyboardInterrupt
         results = Path(folder, "results")
@@ -98,31 +86,9 @@ def _travels(value: Any) -> bool:
         return False
 
 
-class _Output:
-    """A file descriptor for the ranks' output that ends in a Python stream, as notebooks need."""
-
-    def __init__(self, stream: Any):
-        self._stream = stream
-
-    def __enter__(self) -> _Output:
-        reading, self.fd = os.pipe()
-        self._thread = threading.Thread(target=self._copy, args=(reading,))
-        self._thread.start()
-        return self
-
-    def _copy(self, reading: int) -> None:
-        with open(reading, encoding="utf-8", errors="replace", newline="") as pipe:
-            while text := pipe.readline():
-                self._stream.write(text)
-                self._stream.flush()
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.fd)
-        self._thread.join()
-
-
 def _call_on_rank(folder: Path) -> None:
     """A rank's part: get the function from rank 0, call it, and give rank 0 the result."""
+    import mpi4py.run
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
@@ -135,11 +101,8 @@ def _call_on_rank(folder: Path) -> None:
         if folder.is_dir():
             text = f"rank {comm.rank} of {comm.size}:\n{traceback.format_exc()}"
             Path(folder, f"error.{comm.rank:05}").write_text(text)
-        if "hvdlite.basics" in sys.modules and sys.modules["hvdlite.basics"].is_initialized():
-            raise  # the runtime tells the other ranks
-        traceback.print_exc()
-        sys.stderr.flush()
-        comm.Abort(1)
+        mpi4py.run.set_abort_status(1)  # at this rank's end, all others end too
+        raise
     results = comm.gather(result)
     if comm.rank == 0:
         Path(folder, "results").write_bytes(pickle.dumps(results))

@@ -4,27 +4,44 @@ A name of this machine (localhost, 127.0.0.1, its short or full host name, any a
 never needs ssh, and several of them are one host with their slots added up.
 """
 
-from __future__ import annotations
-
 import os
 import re
-from collections.abc import Iterable
+import socket
+import subprocess
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from hvdlite.launch.errors import LaunchError
+from hvdlite.launch.options import read_file
+from hvdlite.launch.slurm import allocated_hosts
 
 THIS_MACHINE = "localhost"
-_SSH_ANSWERS = (  # what ssh writes, and what that means for the user
-    ("Could not resolve", "its name is not known (is it spelt right?)"),
-    ("Host key verification failed", "its host key is not known here; run `ssh {host}` once"),
-    ("Permission denied", "it refused the key; `ssh {host}` must work without a password"),
-    ("Connection refused", "it did not answer (no ssh server on that port)"),
-    ("timed out", "it did not answer"),
-    ("No route", "it did not answer (no route to it)"),
-    ("unreachable", "it did not answer (network unreachable)"),
-)
+Hosts = Sequence[tuple[str, int | None]]  # names, and how many ranks each may or shall have
+_SSH_ANSWERS = {  # what ssh writes, and what that means for the user
+    "Could not resolve": "its name is not known (is it spelt right?)",
+    "Host key verification failed": "its host key is not known here; run `ssh {host}` once",
+    "Permission denied": "it refused the key; `ssh {host}` must work without a password",
+    "Connection refused": "it did not answer (no ssh server on that port)",
+    "timed out": "it did not answer",
+    "No route": "it did not answer (no route to it)",
+    "unreachable": "it did not answer (network unreachable)",
+}
 
 
-def parse_hosts(text: str) -> list[tuple[str, int | None]]:
+def place(args: Namespace, np: int, environment: Mapping[str, str]) -> Hosts:
+    """How many of the `np` ranks each host gets, by horovodrun's options or Slurm's allocation."""
+    if args.hosts is not None:
+        return assign(parse_hosts(args.hosts), np, f"-H {args.hosts}")
+    if args.hostfile is not None:
+        return assign(read_hostfile(args.hostfile), np, f"host file {args.hostfile}")
+    allocated = allocated_hosts(environment) or [(THIS_MACHINE, np)]
+    if sum(tasks for _, tasks in allocated) < np:
+        allocated = [(name, None) for name, _ in allocated]  # share them as evenly as can be
+    return assign(allocated, np, "the Slurm allocation")
+
+
+def parse_hosts(text: str) -> Hosts:
     """Read "a:2,b:2"; blanks also separate, and a host without a count has None."""
     hosts = [_parse_host(item, item, "-H") for item in re.split(r"[,\s]+", text) if item]
     if not hosts:
@@ -32,22 +49,15 @@ def parse_hosts(text: str) -> list[tuple[str, int | None]]:
     return hosts
 
 
-def read_hostfile(path: str) -> list[tuple[str, int | None]]:
+def read_hostfile(path: str) -> Hosts:
     """Read a host file: a line each of "HOST slots=N" or "HOST:N"; # starts a comment."""
     hosts = []
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not a text file"
-        raise LaunchError(f"can't read host file {path}: {reason}") from None
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_file(path, "host file").splitlines(), 1):
         words = re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split()
-        if not words:
-            continue
-        slots = [w.partition("=")[2] for w in words[1:] if w.startswith("slots=")]
-        item = f"{words[0]}:{slots[-1]}" if slots else words[0]
-        hosts.append(_parse_host(item, line.strip(), f"{path}, line {number}"))
+        slots = [f":{w.partition('=')[2]}" for w in words[1:] if w.startswith("slots=")]
+        if words:
+            item = "".join([words[0], *slots[-1:]])
+            hosts.append(_parse_host(item, line.strip(), f"{path}, line {number}"))
     if not hosts:
         raise LaunchError(f"host file {path} names no host; write lines like: host1 slots=2")
     return hosts
@@ -65,15 +75,14 @@ def _parse_host(item: str, seen: str, where: str) -> tuple[str, int | None]:
     return (match[1] or match[3]).strip("[]"), slots
 
 
-def assign(hosts: list[tuple[str, int | None]], np: int, source: str) -> list[tuple[str, int]]:
+def assign(hosts: Hosts, np: int, source: str) -> list[tuple[str, int]]:
     """How many of the `np` ranks each host gets; raise LaunchError if there are too few slots.
 
     Slots fill in the order given. Hosts without a count share what the others leave.
     """
-    local = local_names(name for name, _ in hosts)
     merged: dict[str, int | None] = {}
     for name, slots in hosts:
-        name = THIS_MACHINE if name in local else name
+        name = THIS_MACHINE if is_local(name) else name
         seen = merged.get(name, 0)
         merged[name] = None if slots is None or seen is None else seen + slots
     open_hosts = [name for name, slots in merged.items() if slots is None]
@@ -88,81 +97,60 @@ def assign(hosts: list[tuple[str, int | None]], np: int, source: str) -> list[tu
             f"-np {np} needs {np} slots, but {source} gives {total} ({seen}); "
             f"raise a count, for example {first}:{merged[first] + np - total}"
         )
-    result, left = [], np
+    left = np
     for name, slots in merged.items():
-        if min(slots, left):
-            result.append((name, min(slots, left)))
-            left -= min(slots, left)
-    return result
+        merged[name] = min(slots, left)
+        left -= merged[name]
+    return [(name, ranks) for name, ranks in merged.items() if ranks]
 
 
-def local_names(names: Iterable[str]) -> set[str]:
-    """Those of `names` that mean this machine."""
-    names = set(names)
-    own = {"localhost", "::1", os.uname().nodename, os.uname().nodename.partition(".")[0]}
-    found = {n for n in names if n in own or n.startswith("127.")}
-    if found == names:
-        return found
-    import psutil
-
-    cards = psutil.net_if_addrs().values()
-    addresses = {address.address for card in cards for address in card}
-    return found | {name for name in names if addresses & _addresses(name)}
-
-
-def _addresses(name: str) -> set[str]:
-    """The addresses that `name` resolves to; none if it does not."""
-    import socket
+def is_local(name: str) -> bool:
+    """Whether `name` means this machine."""
+    own = os.uname().nodename
+    if name in (THIS_MACHINE, "::1", own, own.partition(".")[0]) or name.startswith("127."):
+        return True
+    import psutil  # only here, as it takes longer than all the rest
 
     try:
-        return {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
-    except OSError:
-        return set()
+        meant = {entry[4][0] for entry in socket.getaddrinfo(name, None)}
+    except OSError:  # there is no such name
+        return False
+    cards = psutil.net_if_addrs().values()
+    return any(address.address in meant for card in cards for address in card)
 
 
-def check_reachable(hosts: list[str], ssh_options: list[str], seconds: float) -> None:
+def ssh_options(args: Namespace) -> list[str]:
+    """What ssh needs to know to reach the other hosts."""
+    port = ["-p", str(args.ssh_port)] if args.ssh_port else []
+    return [*port, "-i", args.ssh_identity_file] if args.ssh_identity_file else port
+
+
+def check_reachable(hosts: list[str], args: Namespace) -> None:
     """Log in to all `hosts` at once, without a question; raise LaunchError naming those that fail.
 
-    `seconds` bounds the whole check.
+    horovodrun's option --start-timeout bounds the whole check.
     """
-    import subprocess
-    import time
+    seconds = args.start_timeout
+    ssh = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, int(seconds))}"]
+    ssh += ssh_options(args)
 
-    end = time.monotonic() + seconds
-    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, int(seconds))}", *ssh_options]
-    asked = {}
+    def problem(host: str) -> str | None:
+        words, pipe, null = [*ssh, host, "true"], subprocess.PIPE, subprocess.DEVNULL
+        try:
+            done = subprocess.run(words, stdin=null, stdout=null, stderr=pipe, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return f"{host}: it did not answer within {seconds:g} s"
+        text = done.stderr.decode(errors="replace").strip() or "it ended without a word"
+        last = f"ssh failed: {text.splitlines()[-1]}"
+        known = (meaning for words, meaning in _SSH_ANSWERS.items() if words in text)
+        return f"{host}: {next(known, last).format(host=host)}" if done.returncode else None
+
     try:
-        for host in hosts:
-            asked[host] = subprocess.Popen(
-                ["ssh", *options, host, "true"],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                start_new_session=True,
-            )  # fmt: skip
-        problems = []
-        for host, process in asked.items():
-            try:
-                text = process.communicate(timeout=max(0.1, end - time.monotonic()))[1]
-                if process.returncode:
-                    problems.append(f"{host}: {_explain(host, text.decode(errors='replace'))}")
-            except subprocess.TimeoutExpired:
-                problems.append(f"{host}: it did not answer within {seconds:g} s")
+        with ThreadPoolExecutor(len(hosts)) as pool:
+            problems = list(filter(None, pool.map(problem, hosts)))
     except FileNotFoundError:
         raise LaunchError(
             f"other hosts ({', '.join(hosts)}) need the program `ssh`, which is not installed"
         ) from None
-    finally:
-        for process in asked.values():
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-            process.stderr.close()
     if problems:
         raise LaunchError("can't start ranks on " + "; ".join(problems))
-
-
-def _explain(host: str, text: str) -> str:
-    for words, meaning in _SSH_ANSWERS:
-        if words in text:
-            return meaning.format(host=host)
-    lines = text.strip().splitlines()
-    return f"ssh failed: {lines[-1]}" if lines else "ssh failed without a word"

@@ -10,28 +10,35 @@ does not end is shown after a second, cut between two letters, and is continued 
 unless another rank has spoken in between.
 """
 
-from __future__ import annotations
-
+import codecs
+import contextlib
 import os
 import select
 import time
+from io import FileIO
+from pathlib import Path
+from typing import TextIO
+
+from hvdlite.launch.errors import LaunchError, say
 
 _HELD_SECONDS = {False: 1.0, True: 0.1}  # before an unfinished piece is shown; True: progress bar
 _LONG_PIECE = 16 << 20  # bytes; not held back any longer than that
 
 
 class Sink:
-    """A terminal, pipe or file that all ranks share."""
+    """What all ranks share: a terminal, pipe or file, or a stream of Python's, as notebooks have.
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.broken = False
-        self.writing = False
-        self.terminal = os.isatty(fd)
+    `target` is a file descriptor or that stream.
+    """
+
+    def __init__(self, target: int | TextIO) -> None:
+        self.target = target
+        self.terminal = isinstance(target, int) and os.isatty(target)
+        self.until = float("inf")  # after this time, output that nobody takes is dropped
         self.holder: Stream | None = None  # whose text stands on the current line
         self.ended = True  # that text ended in a carriage return
 
-    def put(self, stream: Stream, pieces: list[bytes]) -> None:
+    def put(self, stream: "Stream", pieces: list[bytes]) -> None:
         """Write pieces of one rank; all but the last end in a newline or carriage return."""
         in_line = self.holder is stream and not self.ended
         # A bar's leading carriage return: each of our pieces starts at the left anyway.
@@ -51,17 +58,21 @@ class Sink:
 
     def write(self, text: bytes) -> None:
         """Write all of `text`. Once nobody listens, output is dropped and the job goes on."""
+        if not isinstance(self.target, int):
+            self.target.write(text.decode(errors="replace"))
+            self.target.flush()
+            return
+        ready = select.poll()
+        ready.register(self.target, select.POLLOUT)
         view = memoryview(text)
-        while view and not self.broken:
-            self.writing = True
+        while view and time.monotonic() < self.until:
             try:
-                view = view[os.write(self.fd, view) :]
+                if ready.poll(500):  # so there is room for a block, and write doesn't wait
+                    view = view[os.write(self.target, view[: select.PIPE_BUF]) :]
             except BlockingIOError:
-                select.select([], [self.fd], [], 1)
+                continue  # somebody else has filled it
             except OSError:
-                self.broken = True
-            finally:
-                self.writing = False
+                self.until = 0
 
     def close(self) -> None:
         """End the line that is still open, if any."""
@@ -74,12 +85,12 @@ class Stream:
     """What one rank writes to its stdout or stderr."""
 
     def __init__(
-        self, name: bytes, sink: Sink, copy: int | None = None, clock: bool = False
+        self, name: bytes, sink: Sink, copy: FileIO | None = None, clock: bool = False
     ) -> None:
-        """`name` is the tag, `copy` a file descriptor that gets the bytes as they are."""
+        """`name` is the tag, `copy` a file that gets the bytes as they are."""
         self.name, self.sink, self.copy, self.clock = name, sink, copy, clock
         self.progress = False  # the last piece ended in a carriage return
-        self._pending = bytearray()
+        self.pending = bytearray()  # the piece that is held back
         self._held_since = 0.0
 
     def tag(self) -> bytes:
@@ -88,59 +99,57 @@ class Stream:
 
     def feed(self, data: bytes) -> None:
         """Take what the rank has just written."""
-        if self.copy is not None:
-            try:
-                os.write(self.copy, data)
-            except OSError as error:
-                from hvdlite.launch.errors import say
-
-                say(f"can't write the copy of the output: {error.strerror}")
-                self.copy = None
-        if not self._pending:
+        try:
+            if self.copy:
+                self.copy.write(data)
+        except OSError as error:
+            say(f"can't write the copy of the output: {error.strerror}")
+            self.copy = None
+        if not self.pending:
             self._held_since = time.monotonic()
-        self._pending += data
-        if b"\n" not in data and b"\r" not in data:
-            return
-        pieces = bytes(self._pending).splitlines(keepends=True)
-        rest = b"" if pieces[-1].endswith((b"\n", b"\r")) else pieces.pop()
-        self._pending = bytearray(rest)
-        self._held_since = time.monotonic()
+        self.pending += data
+        if b"\n" in data or b"\r" in data:
+            pieces = bytes(self.pending).splitlines(keepends=True)
+            rest = b"" if pieces[-1].endswith((b"\n", b"\r")) else pieces.pop()
+            self.pending, self._held_since = bytearray(rest), time.monotonic()
+            self.put(pieces)
+
+    def put(self, pieces: list[bytes]) -> None:
+        """Pass on pieces that have their end."""
         self.progress = pieces[-1].endswith(b"\r")
         self.sink.put(self, pieces)
-
-    @property
-    def pending(self) -> bool:
-        """Whether a piece is held back."""
-        return bool(self._pending)
 
     def show_pending(self, at_end: bool = False) -> None:
         """Pass on an unfinished piece if it is old or long, or if all is over."""
         old = time.monotonic() - self._held_since >= _HELD_SECONDS[self.progress]
-        if not self._pending or not (at_end or old or len(self._pending) > _LONG_PIECE):
-            return
-        end = len(self._pending) - (0 if at_end else _cut_letter(self._pending))
-        if end:
-            self.sink.put(self, [bytes(self._pending[:end])])
-            del self._pending[:end]
+        if self.pending and (at_end or old or len(self.pending) > _LONG_PIECE):
+            end = len(self.pending) - (0 if at_end else _cut_letter(self.pending))
+            if end:
+                self.sink.put(self, [bytes(self.pending[:end])])
+                del self.pending[:end]
 
 
 def _cut_letter(text: bytearray) -> int:
     """How many bytes at the end belong to a UTF-8 letter that is not complete yet."""
-    for back in range(1, min(3, len(text)) + 1):
-        byte = text[-back]
-        if byte >= 0xC0:
-            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return back if back < length else 0
-        if byte < 0x80:
-            break
-    return 0
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(text[-3:])
+    return len(decoder.getstate()[0])
 
 
-def make_sinks(stdout: int, stderr: int) -> tuple[Sink, Sink]:
-    """Sinks for two descriptors; one and the same sink where both lead to the same place."""
+def open_copy(folder: str, rank: int, np: int, name: str) -> FileIO:
+    """Open DIR/rank.N/stdout or stderr; N is padded with zeros, so that the names sort well."""
+    path = Path(folder, f"rank.{rank:0{len(str(np - 1))}}", name)
     try:
-        same = os.path.samestat(os.fstat(stdout), os.fstat(stderr))
-    except OSError:
-        same = False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return FileIO(path, "w")
+    except OSError as error:
+        raise LaunchError(f"can't write to --output-filename {folder}: {error.strerror}") from None
+
+
+def make_sinks(stdout: int | TextIO, stderr: int | TextIO) -> tuple[Sink, Sink]:
+    """Two sinks; one and the same sink where both lead to the same place."""
     out = Sink(stdout)
-    return out, out if same else Sink(stderr)
+    with contextlib.suppress(OSError, TypeError):  # closed, or no descriptors
+        if os.path.sameopenfile(stdout, stderr):
+            return out, out
+    return out, Sink(stderr)

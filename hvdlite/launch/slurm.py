@@ -1,7 +1,5 @@
 """What Slurm tells a process inside an allocation: which hosts, how many tasks on each."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from itertools import product
@@ -27,31 +25,26 @@ def expand_nodelist(text: str) -> list[str]:
 
 
 def _expand_ranges(text: str) -> list[str]:
-    numbers: list[str] = []
-    for item in text.split(","):
-        first, _, last = item.partition("-")
-        width = len(first)
-        numbers += [str(n).zfill(width) for n in range(int(first), int(last or first) + 1)]
-    return numbers
+    return [
+        str(number).zfill(len(first))
+        for first, last in re.findall(r"(\d+)(?:-(\d+))?", text)
+        for number in range(int(first), int(last or first) + 1)
+    ]
 
 
 def expand_counts(text: str) -> list[int]:
     """The number of tasks on each node: "2(x3),1" is 2, 2, 2, 1."""
-    counts: list[int] = []
-    for item in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", item.strip())
-        if not match:
-            raise LaunchError(f"can't read Slurm's task counts {text!r}")
-        counts += [int(match[1])] * int(match[2] or 1)
-    return counts
+    item = r"(\d+)(?:\(x(\d+)\))?"
+    if not re.fullmatch(f"{item}(?:,{item})*", text):
+        raise LaunchError(f"can't read Slurm's task counts {text!r}")
+    return [int(n) for n, times in re.findall(item, text) for _ in range(int(times or 1))]
 
 
 def check_step(environment: Mapping[str, str], np: int) -> None:
     """Refuse to run as one of several tasks of srun: each would start all ranks again."""
     tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
-    if "SLURM_STEP_ID" not in environment and "SLURM_STEPID" not in environment:
-        return
-    if tasks.isdigit() and int(tasks) > 1:
+    in_step = {"SLURM_STEP_ID", "SLURM_STEPID"} & environment.keys()
+    if in_step and tasks.isdigit() and int(tasks) > 1:
         if environment.get("SLURM_PROCID", "0") != "0":
             raise LaunchError("")  # task 0 speaks for all
         raise LaunchError(
@@ -64,13 +57,10 @@ def check_step(environment: Mapping[str, str], np: int) -> None:
 def allocated_hosts(environment: Mapping[str, str]) -> list[tuple[str, int]] | None:
     """The allocation's (host, tasks) pairs; None outside Slurm or if it is this machine only."""
     nodes = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST")
-    if not nodes:
-        return None
-    if environment.get("SLURM_STEP_ID", _INTERACTIVE_STEP) != _INTERACTIVE_STEP:
+    if not nodes or environment.get("SLURM_STEP_ID", _INTERACTIVE_STEP) != _INTERACTIVE_STEP:
         return None  # the one task of a step has only this node
     names = expand_nodelist(nodes)
-    on_a_node = "SLURM_PROCID" in environment or "SLURMD_NODENAME" in environment
-    if len(names) == 1 and on_a_node:
+    if len(names) == 1 and {"SLURM_PROCID", "SLURMD_NODENAME"} & environment.keys():
         return None
     counts = expand_counts(environment.get("SLURM_TASKS_PER_NODE") or "1")
     counts += counts[-1:] * (len(names) - len(counts))

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import psutil
 import pytest
@@ -77,6 +78,33 @@ def test_killed_mpirun(horovodrun):
     _, err = process.communicate(timeout=30)
     assert process.returncode == 137
     assert "mpirun was killed by signal 9 (SIGKILL)" in err.decode()
+
+
+FILES = f"""{MPI}import os
+MPI.COMM_WORLD.barrier()
+with open("/proc/self/maps") as maps:
+    files = {{line.split()[5] for line in maps if "/dev/shm/" in line}}
+print(*files, os.environ["PMIX_SERVER_TMPDIR"])
+"""
+
+
+@pytest.mark.parametrize("victim", ["rank", "mpirun", "launcher"])
+def test_a_kill_leaves_no_file_of_mpi(horovodrun, victim):
+    """Neither shared memory nor the folder of mpirun's session."""
+    process = horovodrun.start("-np", 2, sys.executable, "-c", _ready(FILES))
+    text = _wait_until_ready(process).decode()
+    files = {word.rpartition(">:")[2] for word in text.split() if "/" in word}
+    assert any("sm_segment" in name for name in files)
+    assert all(os.path.exists(name) for name in files)
+    children = psutil.Process(process.pid).children()
+    (mpirun,) = [child for child in children if "guard" not in " ".join(child.cmdline())]
+    victims = {"rank": mpirun.children()[0], "mpirun": mpirun, "launcher": process}
+    victims[victim].kill()
+    process.communicate(timeout=30)
+    end = time.monotonic() + 15
+    while any(os.path.exists(name) for name in files) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert [name for name in files if os.path.exists(name)] == []
 
 
 def test_mpirun_that_does_not_react_is_killed(horovodrun):
@@ -158,9 +186,10 @@ def _ready(program: str) -> str:
     return f"import time\n{program}\nprint('ready')\ntime.sleep(3600)"
 
 
-def _wait_until_ready(process) -> None:
+def _wait_until_ready(process) -> bytes:
     text = b""
     while text.count(b"ready\n") < 2:
         block = os.read(process.stdout.fileno(), 1000)
         assert block, process.stderr.read().decode()
         text += block
+    return text

@@ -69,7 +69,7 @@ def messages():
     read, write = os.pipe()
     sink = Sink(write)
     streams = {(1, "stderr"): Stream(b"[1,1]<stderr>:", sink)}
-    messages = Messages(Stream(b"", sink), streams, {})
+    messages = Messages(sink, streams, {})
 
     def shown() -> bytes:
         messages.close()

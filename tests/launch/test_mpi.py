@@ -21,6 +21,7 @@ from hvdlite.launch.mpi import (
     command_line,
     family_of,
 )
+from hvdlite.launch.options import complete
 
 VERSIONS = {
     "mpirun (Open MPI) 5.0.11\n\nReport bugs to": OPEN_MPI_5,
@@ -37,7 +38,7 @@ ROOT = os.geteuid() == 0
 OLD_ROOT = ["--allow-run-as-root"] if ROOT else []
 FLAGS = {
     OPEN_MPI_5: ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"],
-    OPEN_MPI_4: [*OLD_ROOT, "--bind-to", "none", "--oversubscribe"],
+    OPEN_MPI_4: ["--bind-to", "none", "--oversubscribe", *OLD_ROOT],
     MPICH: ["-bind-to", "none"],
     INTEL: [],
     SRUN: ["--kill-on-bad-exit=1", "--cpu-bind=none", "--overcommit", "--mpi=pmix"],
@@ -85,41 +86,47 @@ def test_each_family_gets_flags_that_it_knows(horovodrun, fake, tmp_path, text, 
 
 
 HOSTS = [("n1", 2), ("n2", 2)]
-EVERYTHING = {"tcp": True, "nics": ["eth0"], "ssh_options": ["-p", "22"], "export": ["PATH", "X"]}
+EVERYTHING = {"tcp": True, "nics": ["eth0"], "ssh_port": 22}
+HERE = {"PATH": "/bin", "X": "1", "SLURM_X": "2", "TERM": "dumb"}
+
+
+def words(family, np: int, hosts=(), **options) -> list[str]:
+    return command_line(Mpi("mpirun", family, "1.0"), np, complete(options), hosts, HERE)
 
 
 @pytest.mark.parametrize(
     "family, expected",
     [
-        (OPEN_MPI_5, "--tag-output --mca pml ob1 --mca btl ^openib,uct --mca "
-         "btl_tcp_if_include eth0 --host n1:2,n2:2 -x PATH -x X --prtemca plm_ssh_args '-p 22'"),
-        (OPEN_MPI_4, f"--tag-output {' '.join(OLD_ROOT)} --mca pml ob1 --mca btl ^openib,uct --mca "
-         "btl_tcp_if_include eth0 --host n1:2,n2:2 -x PATH -x X --mca plm_rsh_args '-p 22'"),
-        (MPICH, "-iface eth0 -l -hosts n1:2,n2:2 -genvlist PATH,X -bootstrap ssh "
-         "-bootstrap-exec-args '-p 22'"),
-        (INTEL, "-iface eth0 -l -hosts n1,n2 -ppn 2 -genvlist PATH,X -bootstrap ssh "
-         "-bootstrap-exec-args '-p 22'"),
+        (OPEN_MPI_5, "--tag-output --host n1:2,n2:2 --mca pml ob1 --mca btl ^openib,uct --mca "
+         "btl_tcp_if_include eth0 -x PATH -x X --bind-to none --map-by :OVERSUBSCRIBE "
+         "--prtemca plm_ssh_args '-p 22'"),
+        (OPEN_MPI_4, "--tag-output --host n1:2,n2:2 --mca pml ob1 --mca btl ^openib,uct --mca "
+         "btl_tcp_if_include eth0 -x PATH -x X --bind-to none --oversubscribe "
+         "--mca plm_rsh_args '-p 22'"),
+        (MPICH, "-iface eth0 -genvlist PATH,X -bootstrap ssh -bootstrap-exec-args '-p 22' "
+         "-l -hosts n1:2,n2:2 -bind-to none"),
+        (INTEL, "-iface eth0 -genvlist PATH,X -bootstrap ssh -bootstrap-exec-args '-p 22' "
+         "-l -hosts n1,n2 -ppn 2"),
         (SRUN, "--label --nodelist=n1,n2 --nodes=2"),
     ],
 )  # fmt: skip
 def test_several_hosts(family, expected):
-    line = command_line(Mpi("mpirun", family, "1.0"), 4, HOSTS, **EVERYTHING)
+    line = words(family, 4, HOSTS, **EVERYTHING)
     assert set(shlex.split(expected)) | set(FLAGS[family]) | {"mpirun", "-n", "4"} == set(line)
     assert " ".join(shlex.split(expected)) in " ".join(line)
 
 
 def test_what_a_family_can_not_do_is_said():
     with pytest.raises(LaunchError, match="same number of slots"):
-        command_line(Mpi("mpirun", INTEL, "1"), 3, [("a", 2), ("b", 1)])
+        words(INTEL, 3, [("a", 2), ("b", 1)])
     with pytest.raises(LaunchError, match="unknown MPI"):
-        command_line(Mpi("mpirun", UNKNOWN, "1"), 3, HOSTS)
+        words(UNKNOWN, 3, HOSTS)
     with pytest.raises(LaunchError, match="one name"):
-        command_line(Mpi("mpirun", MPICH, "1"), 3, HOSTS, nics=["a", "b"])
+        words(MPICH, 3, HOSTS, nics=["a", "b"])
 
 
 def test_the_users_own_flags_replace_ours():
-    mpi = Mpi("mpirun", OPEN_MPI_5, "5")
-    line = command_line(mpi, 2, binding=["--bind-to", "core"], extra=["--map-by", "slot"])
+    line = words(OPEN_MPI_5, 2, binding_args="--bind-to core", mpi_args="--map-by slot")
     assert line == ["mpirun", "-n", "2", "--bind-to", "core", "--map-by", "slot"]
 
 

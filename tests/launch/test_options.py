@@ -26,7 +26,7 @@ def test_every_option_parses_and_the_rest_is_the_command():
     args = parse([*ALL.split(), "python", "train.py", "-np", "7", "--verbose", "-H", "x"])
     assert args.command == ["python", "train.py", "-np", "7", "--verbose", "-H", "x"]
     assert (args.np, args.hosts, args.ssh_port) == ("2", "a:1,b:1", 22)
-    assert args.nics == ["eth0,eth1", "lo"]
+    assert args.nics == ["eth0", "eth1", "lo"]
 
 
 @pytest.mark.parametrize(
