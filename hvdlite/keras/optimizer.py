@@ -214,7 +214,9 @@ def _reducer_for(
     if not native:
         from hvdlite.tensorflow.gradients import GradientReducer
 
-        return GradientReducer(op=op, passes=passes, average_passes=average, **options), 1
+        return GradientReducer(
+            op=op, passes=passes, average_passes=average, keep=False, **options
+        ), 1
     if passes != 1:
         if optimizer.built or optimizer.gradient_accumulation_steps or passes < 1:
             raise ValueError(
@@ -227,7 +229,7 @@ def _reducer_for(
         return _TorchReducer(op=op, **options), factor
     from hvdlite.tensorflow.gradients import GradientReducer
 
-    return GradientReducer(op=op, **options), factor
+    return GradientReducer(op=op, keep=False, **options), factor
 
 
 # Where Keras decides something by itself that a collective needs decided otherwise: it compiles

@@ -16,7 +16,8 @@ import tensorflow as tf
 from hvdlite import buckets, calls
 from hvdlite.basics import check_process_set, engine, process_set_number
 from hvdlite.buckets import Bucket
-from hvdlite.compression import CastCompressor, NoneCompressor, check_compression
+from hvdlite.compression import NoneCompressor, check_compression
+from hvdlite.exceptions import HorovodInternalError
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.reduction import BFLOAT16
 from hvdlite.request import ADASUM, AVERAGE, SUM, Request, digest
@@ -25,11 +26,18 @@ from hvdlite.tensorflow.graph import call, name_of
 from hvdlite.tensorflow.ops import grouped_allreduce
 
 
+_EARLY = (
+    "Ranks must take the same number of steps. Where a callback ends the training early, all ranks "
+    "must see the same metrics: put hvd.callbacks.MetricAverageCallback() before EarlyStopping."
+)
+
+
 class GradientReducer:
     """Reduces lists of gradients; `None` stays `None`.
 
-    With a name the reduced gradients are the caller's to keep. Without one they are views of
-    this reducer's own buckets and valid until its next call, which saves a copy.
+    With `keep` the reduced gradients are the caller's. Without it they are views of this
+    reducer's buckets and valid until its next call, which saves a copy. Reducers with a name find
+    their buckets by it, so that a rank that makes its reducer anew meets the others.
     With `passes` above 1, gradients are added up on this rank for so many calls first;
     `ready` then says (a bool tensor) whether the last call has reduced them.
     """
@@ -44,6 +52,7 @@ class GradientReducer:
         scale_local_gradients: bool = True,
         passes: int = 1,
         average_passes: bool = False,
+        keep: bool = True,
         name: str | None = None,
     ):
         check_compression(compression)
@@ -55,7 +64,6 @@ class GradientReducer:
         if not isinstance(passes, numbers.Integral) or passes <= 0:
             raise ValueError(f"backward_passes_per_step={passes!r}: it must be 1 or more")
         self.process_set = process_set
-        self.active = process_set.included() and process_set.size() > 1
         self.passes, self._average_passes = passes, average_passes
         self.ready: Any = True
         self._compression = compression
@@ -63,12 +71,17 @@ class GradientReducer:
         self._op = op
         self._scales = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
         self._scale_local = scale_local_gradients
-        self._name, self._keep = name, name is not None
+        self._name, self._keep = name, keep
         self._buckets: dict[str, list[_Share]] = {}
         self._engine: Any = None
         self._sums: list[np.ndarray] = []
         self._passed = 0
         self._warned = False
+
+    @property
+    def active(self) -> bool:
+        """Whether there are other ranks to reduce with."""
+        return self.process_set.included() and self.process_set.size() > 1
 
     def __call__(self, gradients: Sequence[Any], is_local: Sequence[bool] = ()) -> list[Any]:
         """The reduced gradients. Those that `is_local` marks are not reduced."""
@@ -120,10 +133,11 @@ class GradientReducer:
         return gradient / size
 
     def _reduce(self, tensors: list[tf.Tensor], local: list[int]) -> list[tf.Tensor]:
-        own_casts = issubclass(self._compression, CastCompressor | NoneCompressor)
+        compression = self._compression
+        own_casts = compression is NoneCompressor or hasattr(compression, "wire_dtype")
         contexts: Sequence[Any] = ()
         if not own_casts:
-            tensors, contexts = zip(*map(self._compression.compress, tensors), strict=True)
+            tensors, contexts = zip(*map(compression.compress, tensors), strict=True)
         name = self._name or name_of("gradients", None)
         ready, *reduced = call(
             lambda *arrays: self._run(arrays, local, name),
@@ -134,7 +148,7 @@ class GradientReducer:
         self.ready = ready if self.passes > 1 else True
         if not own_casts:
             pairs = zip(reduced, contexts, strict=True)
-            reduced = [self._compression.decompress(*pair) for pair in pairs]
+            reduced = [compression.decompress(*pair) for pair in pairs]
         return reduced
 
     def _run(
@@ -150,13 +164,18 @@ class GradientReducer:
                     total += array
             self._passed = (self._passed + 1) % self.passes
             if self._passed:
-                return [np.False_, *arrays]
+                return [np.False_, *map(np.zeros_like, arrays)]
             arrays, self._sums = self._sums, []
             if self._average_passes:
                 arrays = [array / array.dtype.type(self.passes) for array in arrays]
         if self.active:
             shared = [i for i in range(len(arrays)) if i not in local]
-            reduced = self.reduce_arrays([arrays[i] for i in shared], name)
+            try:
+                reduced = self.reduce_arrays([arrays[i] for i in shared], name)
+            except HorovodInternalError as error:
+                if "has ended" in str(error):
+                    raise HorovodInternalError(f"{error} {_EARLY}") from None
+                raise
             for i, array in zip(shared, reduced, strict=True):
                 arrays[i] = array
         return [np.True_, *arrays]

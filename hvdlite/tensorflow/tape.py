@@ -53,7 +53,7 @@ def DistributedGradientTape(
     options = (sparse_as_dense, op, gradient_predivide_factor)
     # A tape lives for one step, but the buckets for all; so these are found by a name that says
     # what all ranks agree on, and a rank that traces its function again finds the same one.
-    name = f"tape.{digest((compression.__name__, *options))}"
+    name = f"tape.{digest((getattr(compression, '__name__', ''), *options))}"
     reducer = _reducers.get((name, process_set))
     if reducer is None or reducer.process_set.process_set_id is None:
         reducer = GradientReducer(
