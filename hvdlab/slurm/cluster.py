@@ -93,7 +93,9 @@ class Cluster:
             ) from None
         names = config.node_names(nodes)
         self.folder.chmod(0o700)
-        config.write(self.folder, user, _free_ports(1 + nodes), cpus, gpus, version())
+        address = own_address()
+        ports = _free_ports(address, 1 + nodes)
+        config.write(self.folder, user, address, ports, cpus, gpus, version())
         self._daemon(
             "munged",
             "--force",  # it would like others to reach its socket; we would not
@@ -276,12 +278,27 @@ def pmix_cure() -> str | None:
     return None
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports of the loopback device that nobody uses at this moment."""
+def own_address() -> str:
+    """The address on which Slurm listens: it asks what this machine's name stands for.
+
+    There is no setting for another one, short of listening on all.
+    """
+    name = os.uname().nodename
+    try:
+        return socket.gethostbyname(name)
+    except OSError:
+        raise SlurmError(
+            f"this machine's own name, {name}, has no address, and Slurm needs one; give it the "
+            f"loopback device's:\n  echo 127.0.1.1 {name} | sudo tee -a /etc/hosts"
+        ) from None
+
+
+def _free_ports(address: str, count: int) -> list[int]:
+    """Ports of an address that nobody uses at this moment."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
-            one.bind(("127.0.0.1", 0))
+            one.bind((address, 0))
         return [one.getsockname()[1] for one in sockets]
     finally:
         for one in sockets:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from .cluster import Cluster, SlurmError, pmix_cure, version
+from .cluster import Cluster, SlurmError, own_address, pmix_cure, version
 
 app = typer.Typer(
     help="A real Slurm on this machine, its bad luck, and sbatch files.", no_args_is_help=True
@@ -49,6 +49,8 @@ def up(
         print(f"Slurm {number} {state} with {len(cluster.nodes())} nodes, in {cluster.folder}")
         if cure := pmix_cure():
             print(f"`srun --mpi=pmix` needs one package more:\n  {cure}")
+        if not (address := own_address()).startswith("127."):
+            print(f"It listens on {address}; others can do nothing without its key.")
         print('Let this shell talk to it:\n  eval "$(hvdlab slurm env)"')
 
 

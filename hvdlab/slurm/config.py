@@ -20,12 +20,12 @@ echo "export OMPI_MCA_btl_tcp_if_include=lo"
 _SLURM_CONF = """\
 # Written by `hvdlab slurm up`: a cluster of {count} nodes that are all this machine.
 ClusterName=hvdlab
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({address})
 SlurmctldPort={port}
 SlurmUser={user}
 SlurmdUser={user}
 
-# All listen on the loopback device only, and know each other by a key of their own.
+# All listen on one address, that of this machine's name, and know each other by their own key.
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 AuthType=auth/munge
 CredType=cred/munge
@@ -78,12 +78,19 @@ def node_names(count: int) -> list[str]:
 
 
 def write(
-    folder: Path, user: str, ports: list[int], cpus: int, gpus: int, version: tuple[int, int]
+    folder: Path,
+    user: str,
+    address: str,
+    ports: list[int],
+    cpus: int,
+    gpus: int,
+    version: tuple[int, int],
 ) -> None:
     """Write all files into `folder`.
 
     Args:
         user: who runs the daemons.
+        address: where they listen.
         ports: slurmctld's port, then one for each node.
         cpus, gpus: how many each node claims to have.
         version: Slurm's, such as (22, 5).
@@ -93,12 +100,12 @@ def write(
     names = node_names(len(ports) - 1)
     gres = f" Gres=gpu:{gpus}" if gpus else ""
     nodes = "\n".join(
-        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} "
+        f"NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs={cpus} "
         f"RealMemory={memory}{gres}"
         for name, port in zip(names, ports[1:], strict=True)
     )
     text = _SLURM_CONF.format(
-        count=len(names), host=host, port=ports[0], user=user, folder=folder,
+        count=len(names), host=host, address=address, port=ports[0], user=user, folder=folder,
         nodes=nodes,
     )  # fmt: skip
     for name in (
