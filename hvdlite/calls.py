@@ -4,6 +4,9 @@ A binding turns its tensors into contiguous arrays, starts a call here, and turn
 `Call.wait` returns back into tensors. Arrays are used as they are, without a copy.
 """
 
+import functools
+import inspect
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,6 +48,28 @@ class Call:
         for request in self._requests:
             self._engine.wait(request, self._group)
         return self._finish()
+
+
+def single(grouped: Callable, name: str, first: Callable | None = None) -> Callable:
+    """The function for one tensor that belongs to a function for several.
+
+    It takes `tensor` instead of `tensors`, and the same other arguments; `first` picks its result
+    from that of `grouped`, which is a list where nothing else is said.
+    """
+    first = first or operator.itemgetter(0)
+
+    @functools.wraps(grouped)
+    def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return first(grouped([tensor], *args, **kwargs))
+
+    signature = inspect.signature(grouped)
+    tensors, *others = signature.parameters.values()
+    call.__signature__ = signature.replace(
+        parameters=[tensors.replace(name="tensor", annotation=Any), *others], return_annotation=Any
+    )
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"`{grouped.__name__}` for one tensor, which gives one result."
+    return call
 
 
 # Arguments

@@ -25,7 +25,6 @@ from hvdlite.tensorflow.compression import Compression
 from hvdlite.tensorflow.graph import call, name_of
 from hvdlite.tensorflow.ops import grouped_allreduce
 
-
 _EARLY = (
     "Ranks must take the same number of steps. Where a callback ends the training early, all ranks "
     "must see the same metrics: put hvd.callbacks.MetricAverageCallback() before EarlyStopping."

@@ -4,6 +4,7 @@ Gradients flow through all of them. As in Horovod, the loss is understood as the
 of each rank's own loss; see `hvdlite.torch.autograd`.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -104,11 +105,17 @@ def grouped_allreduce(
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    name: str | None = None,
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
-    name: str | None = None,
 ) -> list[Any]:
-    """Reduce tensors, variables or IndexedSlices over all ranks; see `allreduce`."""
+    """Reduce tensors, variables or IndexedSlices over all ranks. Differentiable.
+
+    Every rank gives the same shapes and dtypes. With op=Average (the default) the result is the
+    sum divided by the number of ranks, for integers rounded toward zero. The factors are applied
+    before and after the reduction. `device_dense`, `device_sparse` and `ignore_name_scope` are
+    accepted for compatibility.
+    """
     op, scales = calls.operation(average, op), (prescale_factor, postscale_factor)
     process_set_number(process_set)
     sparse = {i: t for i, t in enumerate(tensors) if isinstance(t, tf.IndexedSlices)}
@@ -118,35 +125,15 @@ def grouped_allreduce(
         gathered = _gather_slices(list(sparse.values()), op, scales, process_set)
         results.update(zip(sparse, gathered, strict=True))
     if dense:
-        options = (name, op, *scales, process_set)
-        function = lambda small: _allreduce(small, *options)  # noqa: E731
+        options = {"name": name, "op": op, "process_set": process_set}
+        options |= {"prescale": prescale_factor, "postscale": postscale_factor}
+        function = functools.partial(_allreduce, **options)
         reduced = _compressed(function, list(dense.values()), compression)
         results.update(zip(dense, reduced, strict=True))
     return [results[i] for i in range(len(results))]
 
 
-def allreduce(
-    tensor: Any,
-    average: bool | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
-) -> Any:
-    """Reduce a tensor, a variable or IndexedSlices over all ranks. Differentiable.
-
-    Every rank gives the same shape and dtype. With op=Average (the default) the result is the sum
-    divided by the number of ranks, for integers rounded toward zero. The factors are applied
-    before and after the reduction. `device_dense`, `device_sparse` and `ignore_name_scope` are
-    accepted for compatibility.
-    """
-    options = (compression, op, prescale_factor, postscale_factor, process_set)
-    return grouped_allreduce([tensor], average, "", "", *options, name=name)[0]
+allreduce = calls.single(grouped_allreduce, "allreduce")
 
 
 # Allgather
@@ -158,7 +145,7 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """`allgather` for several tensors at once."""
+    """All ranks' tensors, joined along the first dimension, which may differ. Differentiable."""
     process_set_number(process_set)
     tensors, name = _tensors(tensors), name_of("allgather", name)
 
@@ -179,14 +166,7 @@ def grouped_allgather(
     return _differentiable(tensors, forward, backward)
 
 
-def allgather(
-    tensor: Any,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> tf.Tensor:
-    """All ranks' tensors, joined along the first dimension, which may differ. Differentiable."""
-    return grouped_allgather([tensor], name, process_set=process_set)[0]
+allgather = calls.single(grouped_allgather, "allgather")
 
 
 # Broadcast
@@ -265,12 +245,16 @@ def grouped_reducescatter(
     device_dense: str = "",
     compression: Any = Compression.none,
     op: int = Average,
+    name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    name: str | None = None,
 ) -> list[tf.Tensor]:
-    """`reducescatter` for several tensors at once."""
+    """Reduce tensors over all ranks and keep this rank's share of the rows. Differentiable.
+
+    Where the rows can't be shared out evenly, the first ranks get one more.
+    """
     process_set_number(process_set)
     name = name_of("reducescatter", name)
     options = (op, prescale_factor, postscale_factor, process_set)
@@ -292,23 +276,7 @@ def grouped_reducescatter(
     )
 
 
-def reducescatter(
-    tensor: Any,
-    device_dense: str = "",
-    compression: Any = Compression.none,
-    op: int = Average,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> tf.Tensor:
-    """Reduce a tensor over all ranks and keep this rank's share of the rows. Differentiable.
-
-    Where the rows can't be shared out evenly, the first ranks get one more.
-    """
-    options = (compression, op, process_set, prescale_factor, postscale_factor, name)
-    return grouped_reducescatter([tensor], "", *options)[0]
+reducescatter = calls.single(grouped_reducescatter, "reducescatter")
 
 
 # Meeting, and numbers that a graph reads when it runs

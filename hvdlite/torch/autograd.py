@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hvdlite.calls import operation
+from hvdlite.calls import operation, single
 from hvdlite.compression import check_compression
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.torch import ops
@@ -106,23 +106,6 @@ def _compressed(function, tensors, name, compression, options) -> list[torch.Ten
     ]
 
 
-def allreduce(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    compression: type[Compressor] = Compression.none,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """Reduce a tensor over all ranks into a new one; see `allreduce_async_`. Differentiable."""
-    ops.check_tensor(tensor, "allreduce")
-    return grouped_allreduce(
-        [tensor], average, name, compression, op, prescale_factor, postscale_factor, process_set
-    )[0]
-
-
 def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -133,17 +116,10 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """`allreduce` for several tensors at once. Differentiable."""
+    """Reduce tensors over all ranks into new ones; see `grouped_allreduce_async_`."""
     scales = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
     options = {"op": operation(average, op), "process_set": process_set, **scales}
     return _compressed(_Allreduce, tensors, name, compression, options)
-
-
-def allgather(
-    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> torch.Tensor:
-    """All ranks' tensors, joined along the first dimension. Differentiable."""
-    return grouped_allgather([tensor], name, process_set)[0]
 
 
 def grouped_allgather(
@@ -155,6 +131,10 @@ def grouped_allgather(
     for tensor in tensors:
         ops.check_tensor(tensor, "allgather")
     return list(_Allgather.apply(process_set, name, *tensors))
+
+
+allreduce = single(grouped_allreduce, "allreduce")
+allgather = single(grouped_allgather, "allgather")
 
 
 def broadcast(
@@ -181,21 +161,6 @@ def alltoall(
     return output, received.to(getattr(splits, "device", "cpu"))
 
 
-def reducescatter(
-    tensor: torch.Tensor,
-    name: str | None = None,
-    compression: type[Compressor] = Compression.none,
-    op: int = ops.Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> torch.Tensor:
-    """Reduce a tensor and keep this rank's rows; see `reducescatter_async`. Differentiable."""
-    return grouped_reducescatter(
-        [tensor], name, compression, op, process_set, prescale_factor, postscale_factor
-    )[0]
-
-
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -209,6 +174,9 @@ def grouped_reducescatter(
     scales = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
     options = {"op": op, "process_set": process_set, **scales}
     return _compressed(_Reducescatter, tensors, name, compression, options)
+
+
+reducescatter = single(grouped_reducescatter, "reducescatter")
 
 
 def _blocking(start: Callable[..., int], name: str) -> Callable[..., Any]:

@@ -1,16 +1,17 @@
 """The asynchronous collectives on tensors. Each returns a handle."""
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
 
 from hvdlite import calls
-from hvdlite.calls import operation
+from hvdlite.calls import operation, single
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM
-from hvdlite.torch.handles import start
+from hvdlite.torch.handles import first_of, start
 from hvdlite.torch.tensors import Host, from_array, numpy_dtype
 
 Average, Sum, Adasum, Min, Max, Product = AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT
@@ -44,10 +45,6 @@ def _new_like(tensor: Any, kind: str) -> torch.Tensor:
     return torch.empty_like(tensor, requires_grad=False, memory_format=torch.contiguous_format)
 
 
-def _first(results: Sequence[torch.Tensor]) -> torch.Tensor:
-    return results[0]
-
-
 # Allreduce
 
 
@@ -61,41 +58,6 @@ def _allreduce(tensors, outputs, average, name, op, prescale, postscale, process
     return call.then(lambda _: [host.give_back() for host in targets])
 
 
-def allreduce_async_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> int:
-    """Start to reduce a tensor in place over all ranks; returns a handle.
-
-    Every rank gives the same name, shape and dtype. With op=Average (the default) the result is
-    the sum divided by the number of ranks, for integers rounded toward zero.
-    `prescale_factor` is applied before the reduction and `postscale_factor` after it.
-    """
-    tensors, scales = [tensor], (prescale_factor, postscale_factor)
-    return start(_allreduce(tensors, tensors, average, name, op, *scales, process_set).then(_first))
-
-
-def allreduce_async(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> int:
-    """Like `allreduce_async_`, but the result is a new tensor."""
-    outputs, scales = [_new_like(tensor, "allreduce")], (prescale_factor, postscale_factor)
-    return start(
-        _allreduce([tensor], outputs, average, name, op, *scales, process_set).then(_first)
-    )
-
-
 def grouped_allreduce_async_(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -105,7 +67,12 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """`allreduce_async_` for several tensors at once; the result is the list of them."""
+    """Start to reduce tensors in place over all ranks; returns a handle for the list of them.
+
+    Every rank gives the same names, shapes and dtypes. With op=Average (the default) the result is
+    the sum divided by the number of ranks, for integers rounded toward zero.
+    `prescale_factor` is applied before the reduction and `postscale_factor` after it.
+    """
     scales = (prescale_factor, postscale_factor)
     return start(_allreduce(tensors, tensors, average, name, op, *scales, process_set))
 
@@ -119,10 +86,14 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """`allreduce_async` for several tensors at once; the result is a list of new tensors."""
+    """Like `grouped_allreduce_async_`, but the results are new tensors."""
     outputs = [_new_like(tensor, "allreduce") for tensor in tensors]
     scales = (prescale_factor, postscale_factor)
     return start(_allreduce(tensors, outputs, average, name, op, *scales, process_set))
+
+
+allreduce_async_ = single(grouped_allreduce_async_, "allreduce_async_", first_of)
+allreduce_async = single(grouped_allreduce_async, "allreduce_async", first_of)
 
 
 # Broadcast
@@ -172,24 +143,20 @@ def _gathering(
     return call.then(tensors_from)
 
 
-def allgather_async(
-    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> int:
-    """Start to put all ranks' tensors one behind the other, along the first dimension.
-
-    That dimension may differ between ranks; the others and the dtype may not.
-    Raises ValueError for a tensor without dimensions.
-    """
-    return start(_gathering(calls.allgather, [tensor], name, process_set).then(_first))
-
-
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """`allgather_async` for several tensors at once; the result is a list."""
+    """Start to put all ranks' tensors one behind the other, along the first dimension.
+
+    That dimension may differ between ranks; the others and the dtype may not.
+    Returns a handle for the list of results. Raises ValueError for a tensor without dimensions.
+    """
     return start(_gathering(calls.allgather, tensors, name, process_set))
+
+
+allgather_async = single(grouped_allgather_async, "allgather_async", first_of)
 
 
 def alltoall_async(
@@ -205,7 +172,7 @@ def alltoall_async(
     rank. Raises ValueError for splits that don't fit the tensor.
     """
     call = alltoall_call(tensor, splits, name, process_set)
-    return start(call.then(_first) if splits is None else call)
+    return start(call.then(itemgetter(0)) if splits is None else call)
 
 
 def alltoall_call(tensor: torch.Tensor, splits: Any, name: str | None, process_set) -> calls.Call:
@@ -216,22 +183,6 @@ def alltoall_call(tensor: torch.Tensor, splits: Any, name: str | None, process_s
     return call.then(lambda arrays: tuple(from_array(a).to(tensor.device) for a in arrays))
 
 
-def reducescatter_async(
-    tensor: torch.Tensor,
-    name: str | None = None,
-    op: int = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> int:
-    """Start to reduce a tensor over all ranks and to leave each with its share of the rows.
-
-    Where the rows can't be shared out evenly, the first ranks get one more.
-    """
-    options = (name, op, prescale_factor, postscale_factor, process_set)
-    return start(_gathering(calls.reducescatter, [tensor], *options).then(_first))
-
-
 def grouped_reducescatter_async(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -240,9 +191,16 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """`reducescatter_async` for several tensors at once; the result is a list."""
+    """Start to reduce tensors over all ranks and to leave each with its share of the rows.
+
+    Where the rows can't be shared out evenly, the first ranks get one more.
+    Returns a handle for the list of results.
+    """
     options = (name, op, prescale_factor, postscale_factor, process_set)
     return start(_gathering(calls.reducescatter, tensors, *options))
+
+
+reducescatter_async = single(grouped_reducescatter_async, "reducescatter_async", first_of)
 
 
 def join(device: int = -1) -> int:
