@@ -281,16 +281,26 @@ def pmix_cure() -> str | None:
 def own_address() -> str:
     """The address on which Slurm listens: it asks what this machine's name stands for.
 
-    There is no setting for another one, short of listening on all.
+    There is no setting for another one, short of listening on all. 127.0.1.1, where Debian's
+    installer puts the name, won't do: a connection to it comes from 127.0.0.1, and it is there
+    that the step daemons look for srun.
     """
     name = os.uname().nodename
     try:
-        return socket.gethostbyname(name)
+        address = socket.gethostbyname(name)
     except OSError:
         raise SlurmError(
-            f"this machine's own name, {name}, has no address, and Slurm needs one; give it the "
-            f"loopback device's:\n  echo 127.0.1.1 {name} | sudo tee -a /etc/hosts"
+            f"this machine's own name, {name}, has no address, and Slurm needs one; this gives it "
+            f"the loopback device's:\n  echo 127.0.0.1 {name} | sudo tee -a /etc/hosts"
         ) from None
+    if address.startswith("127.") and address != "127.0.0.1":
+        number = address.replace(".", r"\.")
+        raise SlurmError(
+            f"this machine's own name, {name}, stands for {address}, where Slurm's programs miss "
+            "each other; this lets it stand for 127.0.0.1:\n"
+            f"  sudo sed -i 's/^{number}\\b/127.0.0.1/' /etc/hosts"
+        )
+    return address
 
 
 def _free_ports(address: str, count: int) -> list[int]:

@@ -128,11 +128,13 @@ class Slurm:
         shown = self.run("scontrol", "show", "job", job).stdout
         return shown.partition("JobState=")[2].split()[0]
 
-    def finish(self, job: str, state: str = "COMPLETED") -> str:
+    def finish(self, job: str, state: str = "COMPLETED", limit: float = LIMIT) -> str:
         """Wait for the job's end, which must be this one; returns its output."""
         over = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED")
         try:
-            end = until(lambda: (s := self.state(job)) not in over and s, f"the end of {job}")
+            end = until(
+                lambda: (s := self.state(job)) not in over and s, f"the end of {job}", limit
+            )
         except AssertionError as error:
             self.run("scancel", job)
             raise AssertionError(f"{error}\n{self.output(job)}") from None

@@ -54,7 +54,7 @@ def test_slurm_listens_on_one_address_only(slurm):
                 names.add(one.name())
                 addresses.add(connection.laddr.ip)
     assert {"slurmctld", "slurmd", "slurmstepd", "srun"} <= names
-    # The address of this machine's name; on Debian's default installation that is 127.0.1.1.
+    # That of this machine's name: 127.0.0.1, or in a container its own.
     assert addresses == {socket.gethostbyname(socket.gethostname())}
 
 

@@ -6,18 +6,33 @@ import pytest
 
 from hvdlab.slurm.script import Request
 
-TRAINING = "scripts/solutions/fashion_mnist_torch.py"
-EPOCHS = 8
+EPOCHS = 20
+# The course's program, but with a pause after each checkpoint: bad luck has to come before the
+# end of a training that takes a second.
+PACED = """
+import importlib.util, time
+path = "scripts/solutions/fashion_mnist_torch.py"
+spec = importlib.util.spec_from_file_location("script", path)
+script = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(script)
+save = script.save_checkpoint
+def save_and_pause(*arguments):
+    save(*arguments)
+    time.sleep(2)
+script.save_checkpoint = save_and_pause
+script.main()
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_training_survives_all_bad_luck(slurm, data_dir):
+def test_a_training_goes_on_from_its_checkpoint(slurm, data_dir):
     """A lost node, preemption, and the time limit, one after the other, in one job."""
-    arguments = [f"--epochs={EPOCHS}", "--limit=2000", "--threads=1", "--no-cuda",
+    arguments = [f"--epochs={EPOCHS}", "--limit=320", "--threads=1", "--no-cuda",
                  f"--data-dir={data_dir}"]  # fmt: skip
-    job = slurm.train(Request([TRAINING, *arguments], 2, tasks=2, requeue=True))
-    folder = slurm.work / "results" / f"fashion_mnist_torch-{job}"
+    (slurm.work / "paced.py").write_text(PACED)
+    job = slurm.train(Request(["paced.py", *arguments], 2, tasks=2, requeue=True))
+    folder = slurm.work / "results" / f"paced-{job}"
 
     def epochs():
         path = folder / "epochs.jsonl"
@@ -42,7 +57,7 @@ def test_a_training_survives_all_bad_luck(slurm, data_dir):
     assert "it is " in slurm.good("timeout", job)
     limit = slurm.run("squeue", "-h", "-j", job, "-O", "TimeLimit").stdout.strip()
     assert limit == "30:00", "the next attempt has the old limit again"
-    output = slurm.finish(job)
+    output = slurm.finish(job, limit=400)
 
     assert [one["epoch"] for one in epochs()] == list(range(1, EPOCHS + 1))
     assert sum(one["is_warmup"] for one in epochs()) == 4, "the first epoch of each attempt"
