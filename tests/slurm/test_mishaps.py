@@ -48,7 +48,7 @@ def test_a_training_goes_on_from_its_checkpoint(slurm, data_dir):
 
     next_epoch()
     slurm.good("fail", "node2")
-    assert slurm.state(job) == "PENDING"
+    slurm.until(lambda: slurm.state(job) == "PENDING", "the job back in the queue")
     slurm.good("resume", "node2")
     next_epoch()
     slurm.good("preempt", job)
