@@ -159,18 +159,20 @@ class Cluster:
 
 
 def _environment(n: int) -> dict[str, str]:
-    """More ranks than cores are fine, none is bound to a core, and they share the cores."""
+    """More ranks than cores are fine, and they share the cores; what the user has set stays."""
     from ..magic import prepare_environment
 
     prepare_environment()
     threads = str(max(1, cores() // n))
-    return {
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
+    wanted = {
+        "OMP_NUM_THREADS": threads,
+        "OMPI_MCA_btl": "^tcp",  # all ranks are on this machine: none listens on a network
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         "PRTE_MCA_hwloc_default_binding_policy": "none",
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
         "OMPI_MCA_hwloc_base_binding_policy": "none",
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "OMPI_MCA_osc": "^ucx",
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
+    asked = {name: os.environ[name] for name in wanted if name in os.environ}
+    return {**wanted, **asked, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -41,18 +41,22 @@ def run(cluster: Cluster, code: str, limit: float | None = None) -> bool:
     """
     cell = _Cell(cluster, code)
     deadline = float("inf") if limit is None else time.monotonic() + limit
+    pressed = False
     try:
-        cell.wait(deadline)
+        why = cell.wait(deadline)
     except KeyboardInterrupt:
-        if not cell.interrupt():
-            _tell("A rank is in a call that can't be interrupted, so all ranks are started anew. "
-                  "Their variables are gone.")  # fmt: skip
-            return False
-        raise RanksInterrupted("the ranks were interrupted and are ready again") from None
-    if not cell.done:
+        why, pressed = "button", True
+    if why == "limit":
         _tell(f"{limit:g} seconds are over: the cell is interrupted on all ranks.")
-        return cell.interrupt()
-    return cell.finish()
+    if why != "done" and not cell.interrupt():
+        _tell("A rank is in a call that can't be interrupted, so all ranks are started anew. "
+              "Their variables are gone.")  # fmt: skip
+        return False
+    if pressed:
+        raise RanksInterrupted("the ranks were interrupted and are ready again")
+    if why != "limit":
+        cell.finish()
+    return True
 
 
 class _Cell:
@@ -75,9 +79,9 @@ class _Cell:
         found = found if isinstance(found, list) else [found]
         return sorted(zip(self.ranks, found, strict=True), key=lambda item: item[0])
 
-    def wait(self, deadline: float) -> None:
-        """Until all ranks are done, one has failed for a while, or the deadline."""
-        started = failed_at = None
+    def wait(self, deadline: float) -> str:
+        """Until all ranks are "done", one has "failed" and others go on, or the "limit"."""
+        failed_at = None
         started = time.monotonic()
         while not self.done and time.monotonic() < deadline:
             self.result.wait(0.1)
@@ -87,10 +91,10 @@ class _Cell:
                 failed_at = failed_at or now
                 if now > failed_at + _AFTER_AN_ERROR:
                     self.say_what_is_stuck()
-                    self.interrupt()
-                    return
+                    return "failed"
             if now > started + EXPLAIN_AFTER:
                 self.say_what_is_stuck()
+        return "done" if self.done else "limit"
 
     def ended(self) -> dict[int, str]:
         """The ranks that are done with the cell, and how."""
@@ -109,7 +113,7 @@ class _Cell:
             return
         if _without_seconds(text) != _without_seconds(self.explained):
             self.explained = text or self.explained
-            shown = _Explanation(text or "The ranks go on.")
+            shown = _Explanation(text)
             if self.handle is None:
                 self.handle = _display(shown)
             else:
@@ -134,8 +138,8 @@ class _Cell:
             self.cluster.view.apply_async(rank.renew).get(timeout=30)
             return True
 
-    def finish(self) -> bool:
-        """Show the rest; raise RanksFailed for errors. True: all ranks are in order."""
+    def finish(self) -> None:
+        """Show the rest; raise RanksFailed for errors."""
         with contextlib.suppress(Exception):
             self.result.wait_for_output(1)
         self.show(all_of_it=True)
@@ -147,7 +151,7 @@ class _Cell:
                 key = (name, str(getattr(outcome, "evalue", outcome)))
                 errors.setdefault(key, ([], outcome))[0].append(which)
         if not errors:
-            return True
+            return
         told = []
         for (name, value), (ranks, outcome) in sorted(errors.items(), key=lambda e: e[1][0]):
             who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))}"
@@ -207,6 +211,8 @@ class _Explanation:
     def _repr_html_(self) -> str:
         import html
 
+        if not self.text:
+            return ""  # they go on
         lines = "<br>".join(html.escape(line) for line in self.text.splitlines())
         return (
             "<div style='border-left:4px solid #8A6100;padding:4px 12px;font-family:monospace'>"

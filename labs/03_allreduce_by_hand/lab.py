@@ -405,6 +405,9 @@ for axis, members in zip(axes, (2, 4)):
                      for edges in ([r.high for r in rows], [r.low for r in rows]))
         line = axis.loglog(kib, [bus_bandwidth(r, s, members) for r, s in zip(rows, sizes)], "o-", markersize=4, label=name)
         axis.fill_between(kib, low, high, color=line[0].get_color(), alpha=0.2)
+    axis.set_xticks(kib, [f"{size:g}" for size in kib])
+    axis.minorticks_off()
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.legend(fontsize=8, frameon=False)
     crowded = f" on {cores} cores" if members > cores else ""
     style.label(axis, f"{members} ranks{crowded}", "size of the array (KiB)", "bus bandwidth (GB/s)")

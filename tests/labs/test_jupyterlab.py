@@ -1,0 +1,177 @@
+"""JupyterLab in a real browser: open a lab, run all cells, see the plot, interrupt a deadlock."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+QUIET += [
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--disable-dev-shm-usage",
+]
+PICTURES = os.environ.get("HVDLAB_SCREENSHOTS")  # a folder to put pictures of the pages into
+LONG = 180_000  # milliseconds
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """JupyterLab on a copy of the labs; the address with its token."""
+    folder = tmp_path_factory.mktemp("jupyter")
+    shutil.copytree(ROOT / "labs", folder / "labs")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    home = folder / "home"
+    settings = home / "settings" / "@jupyterlab" / "apputils-extension"
+    settings.mkdir(parents=True)
+    (settings / "notification.jupyterlab-settings").write_text(
+        '{"fetchNews": "false", "checkForUpdates": false}'
+    )
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "JUPYTER_CONFIG_DIR": str(home / "config"),
+        "JUPYTER_DATA_DIR": str(home / "data"),
+        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
+    }
+    log = open(folder / "log", "w")
+    job = subprocess.Popen(
+        [sys.executable, "-m", "jupyterlab", "--ip=127.0.0.1", f"--port={port}", "--no-browser"]
+        + ["--allow-root", "--IdentityProvider.token=test", "--ServerApp.root_dir", str(folder)],
+        env=env, stdout=log, stderr=log, start_new_session=True,
+    )  # fmt: skip
+    address = f"http://127.0.0.1:{port}"
+    try:
+        end = time.monotonic() + 90
+        while True:
+            try:
+                urllib.request.urlopen(f"{address}/api/status?token=test", timeout=5)
+                break
+            except OSError:
+                assert job.poll() is None and time.monotonic() < end, Path(log.name).read_text()
+                time.sleep(0.3)
+        yield address
+    finally:
+        job.terminate()
+        try:
+            job.wait(30)
+        except subprocess.TimeoutExpired:
+            job.kill()
+        log.close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    assert path, "no chromium: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=QUIET)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser):
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(60_000)
+    yield page
+    page.close()
+
+
+def open_lab(page: Page, server: str, path: str) -> None:
+    page.goto(f"{server}/lab/tree/labs/{path}?token=test&reset")
+    page.wait_for_selector(".jp-Notebook-cell", timeout=LONG)
+    idle = page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").first
+    choose = page.locator(".jp-Dialog", has_text="Select Kernel")
+    # On a slow machine JupyterLab asks for the kernel before it has heard of any.
+    expect(idle.or_(choose).first).to_be_visible(timeout=LONG)
+    page.wait_for_timeout(1500)
+    if choose.count():
+        choose.get_by_role("button", name="Select", exact=False).last.click()
+    expect(idle).to_be_visible(timeout=LONG)
+
+
+def menu(page: Page, *names: str) -> None:
+    page.locator(".lm-MenuBar-itemLabel", has_text=re.compile(f"^{names[0]}$")).click()
+    for name in names[1:]:
+        page.locator(".lm-Menu-itemLabel", has_text=re.compile(f"^{name}")).first.click()
+
+
+def picture(page: Page, name: str) -> None:
+    if PICTURES:
+        page.wait_for_timeout(500)
+        page.screenshot(path=str(Path(PICTURES, f"{name}.png")))
+
+
+def test_a_lab_runs_in_the_browser_and_its_plots_have_a_text(server, page):
+    open_lab(page, server, "01_why_data_parallelism/solution/01_why_data_parallelism.ipynb")
+    menu(page, "Edit", "Clear Outputs of All Cells")
+    expect(page.locator(".jp-OutputArea-output img")).to_have_count(0)
+    menu(page, "Run", "Run All Cells")
+    last = page.locator(".jp-OutputArea-output img[alt*='the efficiency falls']")
+    expect(last).to_be_visible(timeout=LONG)
+    last.scroll_into_view_if_needed()
+    picture(page, "plot")
+    assert last.evaluate("image => image.naturalWidth") > 600
+    done = page.locator(".jp-OutputArea-output", has_text="four workers, one gradient: done").first
+    done.scroll_into_view_if_needed()
+    picture(page, "check")
+    expect(page.locator("[data-mime-type='application/vnd.jupyter.error']")).to_have_count(0)
+
+
+def test_the_button_ends_a_deadlock_and_the_ranks_go_on(server, page):
+    open_lab(page, server, "02_mpi_in_a_notebook/02_mpi_in_a_notebook.ipynb")
+
+    def run(text: str):
+        """Run the cell with this text; its output."""
+        cell = page.locator(".jp-Notebook-cell.jp-CodeCell", has_text=text).first
+        cell.scroll_into_view_if_needed()
+        cell.locator(".cm-content").click()
+        page.keyboard.press("Control+Enter")
+        return cell.locator(".jp-Cell-outputArea")
+
+    run("%load_ext hvdlab")
+    expect(run("engines.start(2)")).to_contain_text("local_rank", timeout=LONG)
+    expect(run("from mpi4py import MPI")).to_contain_text("I am rank 1 of 2", timeout=LONG)
+    stuck = run("--limit 15")
+    expect(stuck).to_contain_text("a deadlock", timeout=LONG)
+    expect(stuck).to_contain_text("rank 0 waits in comm.recv for rank 1")
+    picture(page, "deadlock")
+    page.keyboard.press("Escape")
+    page.locator("[data-command='notebook:interrupt-kernel'], .jp-ToolbarButtonComponent"
+                 "[title*='Interrupt']").first.click()  # fmt: skip
+    expect(stuck).to_contain_text("ready", timeout=LONG)
+    expect(run("still here:")).to_contain_text("[rank 1] still here: 2 ranks", timeout=LONG)
+
+
+def test_the_replay_moves_with_its_slider(server, page):
+    open_lab(page, server, "03_allreduce_by_hand/solution/03_allreduce_by_hand.ipynb")
+    menu(page, "File", "Trust Notebook")
+    page.get_by_role("button", name="Trust").click()
+    replay = page.locator("[id^=replay]").nth(1)
+    page.wait_for_timeout(1000)
+    replay.scroll_into_view_if_needed()
+    expect(replay.locator(".text")).to_contain_text("Step 1: rank 0 sends chunk 0 to rank 1")
+    for _ in range(3):
+        replay.locator(".on").click()
+    expect(replay.locator(".text")).to_contain_text("Step 4:")
+    expect(replay.locator("img:visible")).to_have_count(1)
+    picture(page, "replay")
+    replay.locator("input").fill("6")
+    expect(replay.locator(".text")).to_contain_text("End: 4 of 4 ranks have the sum of all.")
