@@ -91,5 +91,5 @@ def timeline(step: Step, title: str = "", until: float | None = None) -> Figure:
 def _plain(axes: Axes) -> None:
     """Numbers in the place of powers of ten, and the legend."""
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter("{x:,g}")
+        axis.set_major_formatter("{x:,.8g}")
     axes.legend(frameon=False)
