@@ -113,7 +113,7 @@ def make(keras: Any) -> tuple[type, ...]:
         `multiplier` is a function of the epoch, or a number m, for m ** (epoch - start_epoch).
         With `staircase` it changes once an epoch, without it at each batch, the epoch being a
         fraction then. Without `initial_lr`, the optimizer's rate at the beginning counts.
-        `momentum_correction` scales the momentum for a batch in which the rate changes
+        `momentum_correction` scales what momentum has gathered as the rate, when that changes
         (https://arxiv.org/abs/1706.02677, section 2.1).
         """
 
@@ -134,7 +134,6 @@ def make(keras: Any) -> tuple[type, ...]:
             self.momentum_correction = momentum_correction
             self.steps_per_epoch = steps_per_epoch
             self.current_epoch = 0
-            self.restore_momentum: float | None = None
             self.multiplier = multiplier
             if not callable(multiplier):
                 self.multiplier = lambda epoch: multiplier ** (epoch - start_epoch)
@@ -169,15 +168,12 @@ def make(keras: Any) -> tuple[type, ...]:
             rate = self.initial_lr * self.multiplier(epoch)
             _set(optimizer, "learning_rate", rate)
             if self.momentum_correction and before and getattr(optimizer, "momentum", None):
-                self.restore_momentum = _get(optimizer, "momentum")
-                _set(optimizer, "momentum", self.restore_momentum * rate / before)
-
-        def on_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-            if self.restore_momentum is not None:
-                _set(self.model.optimizer, "momentum", self.restore_momentum)
-                self.restore_momentum = None
-
-        on_train_batch_end = on_batch_end
+                # A compiled step has its momentum for good, but what that acts on can be scaled.
+                slots = [each["momentum"] for each in getattr(optimizer, "_slots", {}).values()]
+                for name in ("momentums", "_momentums"):
+                    slots += getattr(optimizer, name, [])
+                for slot in slots:
+                    slot.assign(slot * (rate / before))
 
         def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
             if logs is not None:

@@ -170,6 +170,43 @@ def test_rates_are_those_of_horovod(keras_ranks):
             assert moments == [pytest.approx(0.9)]  # back at its value after each batch
 
 
+def _momentum() -> list:
+    """The moves of a weight with a gradient of 1 when the rate halves before step 4 of 6."""
+    import numpy as np
+
+    hvd, keras = binding()
+    found = []
+    kinds = [keras.optimizers.SGD]
+    if "tf_keras" in keras.__name__:
+        kinds.append(keras.optimizers.legacy.SGD)
+    for kind in kinds:
+        optimizer = kind(0.1, momentum=0.9)
+        model = keras.Sequential([keras.layers.Dense(1, use_bias=False)])
+        model.build((None, 1))
+        model.compile(hvd.DistributedOptimizer(optimizer), loss=lambda truth, output: output)
+        schedule = hvd.callbacks.LearningRateScheduleCallback(0.1, 0.5, staircase=True)
+        weights = [model.get_weights()[0].item()]
+
+        class Sees(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None, weights=weights):
+                weights.append(self.model.get_weights()[0].item())
+
+        ones = np.ones((3, 1), "float32")
+        model.fit(ones, ones, 1, epochs=2, verbose=0, callbacks=[schedule, Sees()])
+        found.append(np.diff(weights).tolist())
+    return found
+
+
+def test_momentum_is_corrected_where_the_rate_changes(keras_ranks):
+    moves: list[float] = []
+    rates, factors = [0.1] * 3 + [0.05] * 3, [0.9] * 3 + [0.45] + [0.9] * 2
+    for rate, factor in zip(rates, factors, strict=True):
+        moves.append(factor * (moves[-1] if moves else 0) - rate)
+    for found in keras_ranks.run(_momentum, timeout=120):
+        for each in found:
+            assert each == pytest.approx(moves, abs=1e-5)
+
+
 def _schedule_object() -> str:
     hvd, keras = binding()
     decay = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
