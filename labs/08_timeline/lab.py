@@ -93,6 +93,7 @@ timeline.show("training.json", tensors="allreduce", title="Eight steps of traini
 # `timeline.load(path)` gives you the timeline, and its `phases()` a list: each phase has a `name`, `seconds`, `calls`, `tensors` and `bytes`.
 # Find the seconds in `NEGOTIATE_ALLREDUCE`, and the MiB (2**20 bytes) that one `ALLREDUCE` call carries on average.
 
+
 # %% solution="read"
 def read_numbers(path):
     phases = {phase.name: phase for phase in timeline.load(path).phases()}
@@ -140,6 +141,7 @@ print(f"The model has {parameters:,} parameters of 4 bytes, which is {mib:.2f} M
 # One of its two ranks is late, again and again, and always before the same tensor: perhaps it reads from a slow disk.
 # The picture of the code would not tell you, since all ranks run the same code.
 
+
 # %%
 def slow_job(path):
     import random
@@ -156,7 +158,7 @@ def slow_job(path):
         for number, name in enumerate(names):
             time.sleep(0.004)  # the backward pass
             if [hvd.rank(), name] == late:
-                time.sleep(0.03)
+                time.sleep(0.12)
             hvd.allreduce(torch.ones(1000 * (number + 1)), name=name)
     hvd.stop_timeline()
     return late
@@ -173,7 +175,9 @@ timeline.show(slow, title="Somebody is late")
 # difficulty: 2
 # importance: core
 #
-# Long grey bars are not enough: look at the ticks. The rank whose tick comes last is the one that the others wait for.
+# Look at the ticks: the rank whose tick comes last is the one that the other waits for.
+# Grey alone tells half of it, since it is the waiting of rank 0. If rank 0 itself is late, there is no grey, and the tick of rank 1 stands alone in the white, far ahead.
+#
 # `timeline.load(path).late()` counts for each rank how often it came last and how long (seconds) the others waited;
 # `load(path).part(0, 1e9, tensors="conv1")` is the timeline of one tensor.
 # Set `late_rank` to a number and `late_tensor` to one of conv1, conv2, dense1, dense2. Reading them off the picture is fine.
@@ -198,7 +202,7 @@ with Check("who is late, and where?") as check:
         late_rank == secret[0],
         "the rank is right",
         f"You said rank {late_rank}.",
-        "the long grey bar is the waiting of the *other* rank; whose tick stands at its end?",
+        "whose tick comes last where the two are far apart?",
     )
     check.that(
         late_tensor == secret[1],
@@ -208,7 +212,7 @@ with Check("who is late, and where?") as check:
     )
 
 # %% [markdown]
-# **Question.** After the late tensor, the lanes below show hardly any grey. Why is the other rank not late as well, for the next tensor?
+# **Question.** For the tensor after the late one, the two ticks are close to each other again. Why is the late rank not late any more?
 #
 # <details><summary>Answer</summary>
 #
@@ -245,6 +249,7 @@ prediction = predict("fusion", guess, "times", question)
 with Check("what does fusion bring?") as check:
     check.value(guess, "your guess")
     check.that(guess > 0, "it is a number above 0", f"You wrote {guess!r}.")
+
 
 # %%
 def reduce_one_by_one(tensors):
@@ -283,7 +288,7 @@ single = Path("one-by-one.json").resolve()
 times_single, _ = horovod.run(time_it, args=(reduce_one_by_one, str(single)), np=2)[0]
 print("One after the other:", Timing(tuple(times_single)))
 spans = timeline.load(single).spans
-begin = [span.start for span in spans if span.tensor.endswith("tensor.0")][-1]
+begin = [span.start for span in spans if span.tensor.endswith("tensor.0") and not span.depth][-2]
 end = [span.end for span in spans if span.tensor.endswith("tensor.9")][-1]
 title = "The first ten of them, one after the other: a staircase"
 timeline.show(single, begin - 1e-4, end + 1e-4, tensors="tensor", title=title)
@@ -297,6 +302,7 @@ timeline.show(single, begin - 1e-4, end + 1e-4, tensors="tensor", title=title)
 #
 # `hvd.allreduce_async(tensor, name=...)` returns a handle at once, `hvd.synchronize(handle)` waits for it and returns the result.
 # Return the list of results, in the same order.
+
 
 # %% solution="fuse"
 def reduce_together(tensors):
@@ -336,7 +342,7 @@ if times_together:
     print(compare(took, before, "together", "one by one"))
     prediction.reveal(np.median(times_single) / np.median(times_together))
     spans = [span for span in timeline.load(together).spans if "tensor" in span.tensor]
-    begin = [span.start for span in spans if span.tensor.endswith("tensor.0")][-4]
+    begin = [span.start for span in spans if span.phase.startswith("NEGOTIATE")][-100]
     title = "Together: one call for all"
     timeline.show(together, begin, spans[-1].end, tensors="tensor", title=title)
 
@@ -380,6 +386,7 @@ with Check("how much is left?") as check:
         f"You said {mib_with_fp16:.2f} MiB.",
         "float32 has 4 bytes, float16 has 2.",
     )
+
 
 # %%
 def train_both(folder):
@@ -475,6 +482,7 @@ style.show(
 # A simulated step has `seconds`, `exposed` (seconds in which the GPUs wait for the network) and `communication`, a list of messages with `start` and `end`.
 # Write the share of the communication's time that is hidden behind the backward pass, 0 to 1.
 
+
 # %% solution="overlap"
 def hidden_share(step):
     busy = sum(message.end - message.start for message in step.communication)
@@ -487,7 +495,7 @@ def hidden_share(step):
 with Check("what overlap hides") as check:
     share = check.value(hidden_share(after), "hidden_share()")
     check.that(
-        abs(share) < 0.02,
+        abs(share) < 0.05,  # the pauses between the messages count as waiting, too
         "without overlap nothing is hidden",
         f"You get {share:.2f}.",
         "all of it is exposed.",

@@ -309,7 +309,7 @@ with Check("choose an algorithm") as check:
 #
 # Horovod's authors measured three networks on servers with four P100 GPUs each and a network of 25 Gbit/s.
 # The simulator knows the machines, the layers of the networks and the speed of one GPU alone.
-# Two numbers are fitted to two of the nine figures, since no source gives them; the other seven are predictions. `hvdlab.simulate.published?` lists every assumption.
+# Two numbers are fitted to two of the nine figures, since no source gives them; the other seven are predictions. `help("hvdlab.simulate.published")` lists every assumption.
 
 # %%
 style.show(
