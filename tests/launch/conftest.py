@@ -17,6 +17,18 @@ LAUNCHER = [sys.executable, "-m", "hvdlite.launch"]
 MARK = "HVDLITE_TEST_MARK"
 
 
+def marked(mark: str) -> list[psutil.Process]:
+    """The processes that carry a mark; other jobs on this machine don't."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != "zombie":
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
 class Launcher:
     """Starts launchers whose processes carry a mark, in a temporary folder of their own."""
 
@@ -56,14 +68,7 @@ class Launcher:
         return self("-np", np, *options, sys.executable, "-c", program, **more)
 
     def processes(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(MARK) == self.mark and process.status() != "zombie":
-                    found.append(process)
-            except (psutil.Error, OSError):
-                continue
-        return found
+        return marked(self.mark)
 
     def nothing_left(self) -> None:
         end = time.monotonic() + 15
@@ -85,6 +90,14 @@ def horovodrun():
         launcher.nothing_left()
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def ranks_left(monkeypatch):
+    """Tells which ranks of `hvdlite.run` are left that this test has started."""
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
+    return lambda: [p.pid for p in marked(mark) if "hvdlite.launch.function" in p.cmdline()]
 
 
 @pytest.fixture

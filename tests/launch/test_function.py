@@ -8,20 +8,11 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 import hvdlite
 
 _factor = 10
-
-
-def _ranks_left() -> list[int]:
-    return [
-        process.pid
-        for process in psutil.process_iter(["cmdline"])
-        if "hvdlite.launch.function" in (process.info["cmdline"] or [])
-    ]
 
 
 def test_results_in_rank_order(capsys):
@@ -54,7 +45,7 @@ def test_a_large_result_and_a_function_without_hvdlite():
     assert lengths == [50_000_000] * 2
 
 
-def test_the_failing_ranks_traceback_is_shown():
+def test_the_failing_ranks_traceback_is_shown(ranks_left):
     def fails():
         import hvdlite.torch as hvd
 
@@ -66,7 +57,7 @@ def test_the_failing_ranks_traceback_is_shown():
     with pytest.raises(RuntimeError, match="rank 1 of 2:(.|\n)*KeyError: 'no such layer'"):
         hvdlite.run(fails, np=2)
     assert hvdlite.run(lambda: "again", np=2) == ["again"] * 2
-    assert _ranks_left() == []
+    assert ranks_left() == []
 
 
 def test_what_cannot_travel_is_named():
@@ -101,7 +92,7 @@ print(hvdlite.run(lambda: 7, np=2), flush=True)
 """
 
 
-def test_an_interrupt_ends_all_ranks_and_the_next_run_works(tmp_path: Path):
+def test_an_interrupt_ends_all_ranks_and_the_next_run_works(tmp_path: Path, ranks_left):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -115,7 +106,7 @@ def test_an_interrupt_ends_all_ranks_and_the_next_run_works(tmp_path: Path):
     rest, _ = process.communicate(timeout=60)
     assert "interrupted" in rest and "[7, 7]" in rest
     assert process.returncode == 0
-    assert _ranks_left() == []
+    assert ranks_left() == []
 
 
 def test_elastic_arguments_are_refused():
