@@ -15,7 +15,7 @@ from hvdlab.slurm.cluster import SlurmError, pmix_cure, programs
 from hvdlab.slurm.script import Request, sbatch_file
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 120  # seconds for anything to happen, on a busy machine
+LIMIT = 300  # seconds for anything to happen; it ends a hang, on a busy machine, too
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,9 +25,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         reason = pmix_cure()
     except SlurmError as error:
         reason = str(error)
-    if reason:
-        for item in items:
-            if Path(__file__).parent in item.path.parents and "cluster" in item.fixturenames:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(3 * LIMIT))
+            if reason and {"cluster", "another"}.intersection(item.fixturenames):
                 item.add_marker(pytest.mark.skip(reason=f"needs Slurm: {reason}"))
 
 

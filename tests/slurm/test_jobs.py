@@ -63,7 +63,7 @@ def test_uneven_ranks_per_node(slurm, who):
 @pytest.fixture(scope="module")
 def training(cluster, data_dir):
     """A short training's arguments, and what four ranks of one host make of it."""
-    arguments = ["--epochs=2", "--limit=1280", "--threads=1", "--no-cuda",
+    arguments = ["--epochs=2", "--limit=640", "--threads=1", "--no-cuda",
                  f"--data-dir={data_dir}"]  # fmt: skip
     program = "scripts/solutions/fashion_mnist_torch.py"
     done = cluster.run("horovodrun", "-np", "4", "python", program, *arguments, "--log-dir=local")
@@ -85,11 +85,11 @@ def test_two_nodes_learn_what_four_local_ranks_learn(slurm, training, launcher):
     slurm.finish(job)
     seen = epochs(slurm, launcher)
     assert [one["processes"] for one in seen] == [4, 4]
-    assert seen[-1]["accuracy"] > 0.3, "it has learned something"
+    assert seen[-1]["accuracy"] > 0.2, "it has learned something"
     for one, other in zip(seen, local, strict=True):
         # Only the order of sums differs, so a digit far behind the point may.
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
-        assert one["accuracy"] == pytest.approx(other["accuracy"], abs=2 / 1280)
+        assert one["accuracy"] == pytest.approx(other["accuracy"], abs=2 / 640)
 
 
 def test_a_step_that_pmix_does_not_connect_is_refused_by_every_rank(slurm, who):
