@@ -23,7 +23,7 @@ _FRAMEWORKS = ("torch", "tensorflow", "keras")
 # Where a module of Horovod's has another place in hvdlite.
 _PLACES = {
     "horovod.common": "hvdlite",
-    "horovod.runner": "hvdlite.launch",
+    "horovod.runner": "hvdrun",
     "horovod.torch.mpi_ops": "hvdlite.torch",
 }
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "HOROVOD_RANK")

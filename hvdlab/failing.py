@@ -48,7 +48,7 @@ def run(
     Raises FileNotFoundError if there is no such program.
     """
     path = Path(program).resolve(strict=True)
-    command = [sys.executable, "-m", "hvdlite.launch", "-np", str(np), sys.executable, str(path)]
+    command = [sys.executable, "-m", "hvdrun", "-np", str(np), sys.executable, str(path)]
     job = subprocess.Popen(
         [*command, *arguments],
         stdin=subprocess.DEVNULL,

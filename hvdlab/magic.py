@@ -71,7 +71,7 @@ def horovodrun(line: str, cell: str) -> None:
     with tempfile.TemporaryDirectory(prefix="hvdlab-cell-") as folder:
         program = Path(folder, "cell.py")
         program.write_text(cell, encoding="utf-8")
-        command = [sys.executable, "-m", "hvdlite.launch", *options]
+        command = [sys.executable, "-m", "hvdrun", *options]
         command += [sys.executable, str(program), *arguments]
         paths = [os.getcwd(), *filter(None, sys.path)]
         _run(command, {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, limit)

@@ -21,7 +21,7 @@ __all__ = ["__version__", "run", *_BASICS]
 def __getattr__(name: str) -> object:
     # Imported when asked for: the launcher needs none of the runtime, and ranks no launcher.
     if name == "run":
-        from hvdlite.launch.function import run
+        from hvdrun.function import run
 
         return run
     if name in _BASICS:

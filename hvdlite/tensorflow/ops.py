@@ -194,7 +194,10 @@ def broadcast(
 
     def backward(gradient: tf.Tensor) -> list[tf.Tensor]:
         reduced = _allreduce([gradient], process_set=process_set)
-        return reduced if is_root else [tf.zeros_like(gradient)]
+        if is_root:
+            return reduced
+        with tf.control_dependencies(reduced):  # or a graph would leave the reduction out
+            return [tf.zeros_like(gradient)]
 
     def forward(value: tf.Tensor) -> list[tf.Tensor]:
         return call(run, [value], [value.dtype], [value.shape])

@@ -146,7 +146,7 @@ def test_failing_job_tells_its_own_story(bench):
     out, err, code = bench.run(bench.script, "--np", "1,2", "--epochs", 1, "--", "--fail")
     assert code == 1
     assert "the job with 2 processes x" in err and "failed with exit code" in err
-    assert "hvdlite.launch -np 2" in err and str(bench.script) in err
+    assert "hvdrun -np 2" in err and str(bench.script) in err
     assert "rank 1 ran out of luck" in err
     assert "Traceback" not in err
 

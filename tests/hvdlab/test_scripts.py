@@ -44,7 +44,7 @@ def train(tmp_path, full_sets):
         log_dir = tmp_path / "logs"
         command = [sys.executable, str(script), f"--log-dir={log_dir}", "--no-cuda", *options]
         if np:
-            launcher = [sys.executable, "-m", "hvdlite.launch", "-np", str(np)]
+            launcher = [sys.executable, "-m", "hvdrun", "-np", str(np)]
             command = [*launcher, sys.executable, str(probe), *command[1:]]
         done = subprocess.run(
             command,

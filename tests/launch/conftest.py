@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-LAUNCHER = [sys.executable, "-m", "hvdlite.launch"]
+LAUNCHER = [sys.executable, "-m", "hvdrun"]
 MARK = "HVDLITE_TEST_MARK"
 
 
@@ -97,7 +97,7 @@ def ranks_left(monkeypatch):
     """Tells which ranks of `hvdlite.run` are left that this test has started."""
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
-    return lambda: [p.pid for p in marked(mark) if "hvdlite.launch.function" in p.cmdline()]
+    return lambda: [p.pid for p in marked(mark) if "hvdrun.function" in p.cmdline()]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ TEST = "assert result == [1.0, 1.0]"
 FAILING_RANK = """
 import subprocess, sys
 program = "import os, sys; sys.exit(3 if os.environ['OMPI_COMM_WORLD_RANK'] == '1' else 0)"
-command = [sys.executable, "-m", "hvdlite.launch", "-np", "2", sys.executable, "-c", program]
+command = [sys.executable, "-m", "hvdrun", "-np", "2", sys.executable, "-c", program]
 print("code", subprocess.run(command, capture_output=True).returncode)
 """
 RIGHT = "print('right', hvdlite.run(lambda: 7, np=2))"

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from hvdlite.launch.failure import Messages, explain
-from hvdlite.launch.output import Sink, Stream
+from hvdrun.failure import Messages, explain
+from hvdrun.output import Sink, Stream
 
 DASHES, EQUALS = "-" * 74 + "\n", "=" * 83 + "\n"
 TEXTS = {

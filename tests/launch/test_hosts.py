@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from hvdlite.launch import LaunchError
-from hvdlite.launch.hosts import assign, parse_hosts, read_hostfile
+from hvdrun import LaunchError
+from hvdrun.hosts import assign, parse_hosts, read_hostfile
 
 RANKS = (
     "import os; name = 'OMPI_COMM_WORLD_LOCAL_'; "

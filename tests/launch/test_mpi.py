@@ -9,8 +9,8 @@ import venv
 
 import pytest
 
-from hvdlite.launch import LaunchError
-from hvdlite.launch.mpi import (
+from hvdrun import LaunchError
+from hvdrun.mpi import (
     INTEL,
     MPICH,
     OPEN_MPI_4,
@@ -21,7 +21,7 @@ from hvdlite.launch.mpi import (
     command_line,
     family_of,
 )
-from hvdlite.launch.options import complete
+from hvdrun.options import complete
 
 VERSIONS = {
     "mpirun (Open MPI) 5.0.11\n\nReport bugs to": OPEN_MPI_5,
@@ -174,7 +174,7 @@ def test_no_mpi_at_all(horovodrun, tmp_path):
     (tmp_path / "true").symlink_to("/bin/true")
     packages = os.pathsep.join([horovodrun.environment["PYTHONPATH"], *site.getsitepackages()])
     result = subprocess.run(
-        [tmp_path / "venv/bin/python", "-m", "hvdlite.launch", "-np", "2", "true"],
+        [tmp_path / "venv/bin/python", "-m", "hvdrun", "-np", "2", "true"],
         env=horovodrun.environment | {"PATH": str(tmp_path), "PYTHONPATH": packages},
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip

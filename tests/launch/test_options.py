@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from hvdlite import __version__
-from hvdlite.launch import LaunchError
-from hvdlite.launch.options import count_of_ranks, parse, settings_environment
+from hvdrun import LaunchError
+from hvdrun.options import count_of_ranks, parse, settings_environment
 
 ALL = (
     "-np 2 -H a:1,b:1 --network-interfaces eth0,eth1 --output-filename o --start-timeout 9 "
@@ -164,7 +164,7 @@ def test_check_build_does_not_import_frameworks():
     import subprocess
 
     program = (
-        "import sys; from hvdlite.launch.check_build import report; report(); "
+        "import sys; from hvdrun.check_build import report; report(); "
         "print({'torch', 'tensorflow', 'cupy'} & set(sys.modules))"
     )
     result = subprocess.run(

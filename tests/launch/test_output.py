@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from hvdlite.launch.output import Sink, Stream
+from hvdrun.output import Sink, Stream
 
 WRITE = "import os, sys, time; w = os.write; r = os.environ['OMPI_COMM_WORLD_RANK'].encode()\n"
 PROGRAMS = {
@@ -139,7 +139,7 @@ def test_open_line_is_continued_by_its_rank_and_ended_by_another(sink):
 def test_letter_in_the_making_is_held_back(sink, monkeypatch):
     first, _ = streams(sink)
     letters = "aé█😀".encode()
-    monkeypatch.setattr("hvdlite.launch.output._HELD_SECONDS", {False: 0, True: 0})
+    monkeypatch.setattr("hvdrun.output._HELD_SECONDS", {False: 0, True: 0})
     shown = b""
     for i in range(len(letters)):
         first.feed(letters[i : i + 1])

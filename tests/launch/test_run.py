@@ -8,7 +8,7 @@ import threading
 import pexpect
 import pytest
 
-from hvdlite.launch import LaunchError, run_command
+from hvdrun import LaunchError, run_command
 
 READ = (
     "import os, sys\nif os.environ['OMPI_COMM_WORLD_RANK'] == '0': print('who?', end='')\n"
@@ -54,7 +54,7 @@ def test_file_as_input_goes_to_rank_0(horovodrun, tmp_path):
 
 def test_pipe_as_input_is_left_alone(horovodrun):
     """In a %%bash cell, the rest of the cell is in that pipe."""
-    script = f"{sys.executable} -m hvdlite.launch -np 1 cat\necho next\n"
+    script = f"{sys.executable} -m hvdrun -np 1 cat\necho next\n"
     result = subprocess.run(
         ["bash"],
         input=script,
@@ -68,7 +68,7 @@ def test_pipe_as_input_is_left_alone(horovodrun):
 
 def test_terminal_input_and_progress_bar(horovodrun):
     program = READ.replace("sys.stdin.read()", "sys.stdin.readline()")
-    words = ["-m", "hvdlite.launch", "-np", "2", sys.executable, "-c", program]
+    words = ["-m", "hvdrun", "-np", "2", sys.executable, "-c", program]
     terminal = pexpect.spawn(sys.executable, words, env=horovodrun.environment, timeout=30)
     terminal.expect_exact("who?")
     terminal.sendline("me")
@@ -79,7 +79,7 @@ def test_terminal_input_and_progress_bar(horovodrun):
 
 
 def test_interrupt_at_the_terminal(horovodrun):
-    words = ["-m", "hvdlite.launch", "-np", "2", "sh", "-c", "echo ready; sleep 3600"]
+    words = ["-m", "hvdrun", "-np", "2", "sh", "-c", "echo ready; sleep 3600"]
     terminal = pexpect.spawn(sys.executable, words, env=horovodrun.environment, timeout=30)
     terminal.expect_exact("ready")
     terminal.expect_exact("ready")

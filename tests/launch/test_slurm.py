@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from hvdlite.launch import LaunchError
-from hvdlite.launch.slurm import allocated_hosts, expand_counts, expand_nodelist
+from hvdrun import LaunchError
+from hvdrun.slurm import allocated_hosts, expand_counts, expand_nodelist
 
 OWN = os.uname().nodename
 STEP = {"SLURM_JOB_ID": "7", "SLURM_JOBID": "7", "SLURM_STEP_ID": "0", "SLURM_STEPID": "0"}
@@ -99,7 +99,7 @@ def test_two_srun_tasks_do_not_start_two_times_two_ranks(horovodrun, one_line):
 
 def test_a_rank_can_start_a_job_of_its_own(horovodrun):
     """The outer job's variables must not reach the inner mpirun."""
-    inner = ["-m", "hvdlite.launch", "-np", "2", "python", "-c"]
+    inner = ["-m", "hvdrun", "-np", "2", "python", "-c"]
     program = (
         f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, *{inner}, {SHOW!r}]))"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("hvdlite", "horovod", "hvdlab")
+PACKAGES = ("hvdlite", "hvdrun", "horovod", "hvdlab")
 
 
 def run(*command: str | Path) -> str:
@@ -56,8 +56,8 @@ def test_wheel_has_the_commands(built):
     (entry_points,) = [n for n in archive.namelist() if n.endswith("entry_points.txt")]
     text = archive.read(entry_points).decode()
     for line in (
-        "horovodrun = hvdlite.launch.cli:main",
-        "hvdliterun = hvdlite.launch.cli:main",
+        "horovodrun = hvdrun.cli:main",
+        "hvdliterun = hvdrun.cli:main",
         "hvdlab = hvdlab.cli:app",
     ):
         assert line in text

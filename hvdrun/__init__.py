@@ -1,6 +1,6 @@
 """The launcher: `horovodrun` on the command line, `run_command` from Python."""
 
-from hvdlite.launch.errors import LaunchError
-from hvdlite.launch.run import run_command
+from hvdrun.errors import LaunchError
+from hvdrun.run import run_command
 
 __all__ = ["LaunchError", "run_command"]

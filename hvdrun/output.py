@@ -19,7 +19,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TextIO
 
-from hvdlite.launch.errors import LaunchError, say
+from hvdrun.errors import LaunchError, say
 
 _HELD_SECONDS = {False: 1.0, True: 0.1}  # before an unfinished piece is shown; True: progress bar
 _LONG_PIECE = 16 << 20  # bytes; not held back any longer than that

@@ -12,8 +12,8 @@ from typing import Any
 
 import cloudpickle
 
-from hvdlite.launch.errors import LaunchError
-from hvdlite.launch.run import run_command
+from hvdrun.errors import LaunchError
+from hvdrun.run import run_command
 
 
 # fmt: off
@@ -44,7 +44,7 @@ def run(
     interfaces = network_interfaces or network_interface
     with tempfile.TemporaryDirectory(prefix="hvdlite-run-") as folder:
         Path(folder, "call").write_bytes(_pack(func, args, kwargs or {}))
-        command = [executable or sys.executable, "-m", "hvdlite.launch.function", folder]
+        command = [executable or sys.executable, "-m", "hvdrun.function", folder]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         code = run_command(
             command, num_proc if np is None else np, env=env, stdout=sys.stdout, stderr=sys.stderr,

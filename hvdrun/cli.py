@@ -2,10 +2,10 @@
 
 import sys
 
-from hvdlite.launch import check_build
-from hvdlite.launch.errors import LaunchError, say
-from hvdlite.launch.options import parse
-from hvdlite.launch.run import run_command
+from hvdrun import check_build
+from hvdrun.errors import LaunchError, say
+from hvdrun.options import parse
+from hvdrun.run import run_command
 
 
 def main(argv: list[str] | None = None) -> int:

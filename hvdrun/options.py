@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from hvdlite._version import __version__
-from hvdlite.launch.errors import LaunchError
+from hvdrun.errors import LaunchError
 
 # Option, kind, variable (after HOROVOD_), section of Horovod's YAML file, help. What says
 # "accepted" has no meaning here.

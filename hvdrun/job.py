@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from io import FileIO
 from typing import TextIO
 
-from hvdlite.launch.errors import LaunchError, say
-from hvdlite.launch.failure import Messages, explain
-from hvdlite.launch.output import Stream, make_sinks, open_copy
-from hvdlite.launch.ranks import GUARD
+from hvdrun.errors import LaunchError, say
+from hvdrun.failure import Messages, explain
+from hvdrun.output import Stream, make_sinks, open_copy
+from hvdrun.ranks import GUARD
 
 _GRACE_SECONDS = 4  # between a signal to mpirun and the end of everything
 _NAMES = ("stdout", "stderr")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from itertools import product
 
-from hvdlite.launch.errors import LaunchError
+from hvdrun.errors import LaunchError
 
 # Slurm's variables that programs like to read; all others describe tasks that we don't start.
 _HARMLESS = ("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_ARRAY_", "SLURM_SUBMIT_", "SLURM_CPUS_")

@@ -9,13 +9,13 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from hvdlite.launch.errors import LaunchError, say
-from hvdlite.launch.hosts import THIS_MACHINE, check_reachable, place
-from hvdlite.launch.job import Job
-from hvdlite.launch.mpi import FOLDER_VARIABLES, command_line, find_mpi, job_environment
-from hvdlite.launch.options import complete, count_of_ranks, settings_environment
-from hvdlite.launch.ranks import RANK
-from hvdlite.launch.slurm import check_step
+from hvdrun.errors import LaunchError, say
+from hvdrun.hosts import THIS_MACHINE, check_reachable, place
+from hvdrun.job import Job
+from hvdrun.mpi import FOLDER_VARIABLES, command_line, find_mpi, job_environment
+from hvdrun.options import complete, count_of_ranks, settings_environment
+from hvdrun.ranks import RANK
+from hvdrun.slurm import check_step
 
 
 def run_command(

@@ -12,9 +12,9 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from hvdlite.launch.errors import LaunchError
-from hvdlite.launch.options import read_file
-from hvdlite.launch.slurm import allocated_hosts
+from hvdrun.errors import LaunchError
+from hvdrun.options import read_file
+from hvdrun.slurm import allocated_hosts
 
 THIS_MACHINE = "localhost"
 Hosts = Sequence[tuple[str, int | None]]  # names, and how many ranks each may or shall have

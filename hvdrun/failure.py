@@ -8,7 +8,7 @@ import re
 import signal
 from collections.abc import Mapping
 
-from hvdlite.launch.output import Sink, Stream
+from hvdrun.output import Sink, Stream
 
 _FRAME = re.compile(rb"(-{60,}|={60,})\s*")
 _TAGGED = re.compile(rb"\[[^\[\],]*,(\d+)\]<(stdout|stderr)>: ?(.*)", re.DOTALL)

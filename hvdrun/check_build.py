@@ -5,8 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hvdlite._version import __version__
-from hvdlite.launch.errors import LaunchError
-from hvdlite.launch.mpi import find_mpi
+from hvdrun.errors import LaunchError
+from hvdrun.mpi import find_mpi
 
 _PARTS = {
     "Available Frameworks": ("TensorFlow", "PyTorch", "MXNet"),

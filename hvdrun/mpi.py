@@ -15,9 +15,9 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hvdlite.launch.errors import LaunchError, say
-from hvdlite.launch.hosts import THIS_MACHINE, Hosts, ssh_options
-from hvdlite.launch.slurm import hide_tasks
+from hvdrun.errors import LaunchError, say
+from hvdrun.hosts import THIS_MACHINE, Hosts, ssh_options
+from hvdrun.slurm import hide_tasks
 
 
 class Family(NamedTuple):

@@ -1,8 +1,0 @@
-"""`python -m hvdlite.launch` is `horovodrun`."""
-
-import sys
-
-from hvdlite.launch.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())
