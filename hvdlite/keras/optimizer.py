@@ -78,10 +78,10 @@ class Distributed:
 
     def register_local_var(self, variable: Any) -> None:
         """Keep the gradient of this variable local: it is not reduced."""
-        self._hvd_local.add(id(variable))
+        self._hvd_local.add(key_of(variable))
 
     def _hvd_reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        return self._hvd_reducer(gradients, [id(each) in self._hvd_local for each in variables])
+        return self._hvd_reducer(gradients, [key_of(each) in self._hvd_local for each in variables])
 
     @classmethod
     def from_config(cls, config: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -188,6 +188,12 @@ def distribute(optimizer: Any, local_layers: Any = None, **options: Any) -> Any:
             wrapped.register_local_var(variable)
     see_to(importlib.import_module("keras" if native else "tf_keras"))
     return wrapped
+
+
+def key_of(variable: Any) -> int:
+    """The same number for a variable of Keras 3 and for that of the framework inside it."""
+    inside = getattr(variable, "value", variable)
+    return id(variable if callable(inside) else inside)
 
 
 def local_layers_of(layers: Any) -> list[Any]:

@@ -24,6 +24,13 @@ class CollectiveError(HorovodInternalError, tf.errors.FailedPreconditionError):
         tf.errors.FailedPreconditionError.__init__(self, None, None, message)
 
 
+class ArgumentError(ValueError, tf.errors.InvalidArgumentError):
+    """What a wrong argument raises outside of graphs, where TensorFlow has the second of these."""
+
+    def __init__(self, message: str):
+        tf.errors.InvalidArgumentError.__init__(self, None, None, message)
+
+
 def call(
     function: Callable[..., Sequence[Any]],
     tensors: Sequence[Any],
@@ -40,6 +47,8 @@ def call(
             results = function(*[np.asarray(tensor) for tensor in tensors])
         except HorovodInternalError as error:
             raise CollectiveError(str(error)) from error
+        except ValueError as error:
+            raise ArgumentError(str(error)) from error
         return [tf.convert_to_tensor(result) for result in results]
     _watch_for_interrupts()
 

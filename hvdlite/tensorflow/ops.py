@@ -40,7 +40,10 @@ def _differentiable(
 
     @tf.custom_gradient
     def operation(*inputs: tf.Tensor):
-        return forward(*inputs), lambda *gradients: backward(*_tensors(gradients))
+        def gradient(*found: Any) -> list[Any]:
+            return backward(*[tf.convert_to_tensor(x) if x is not None else None for x in found])
+
+        return forward(*inputs), gradient
 
     results = operation(*tensors)
     return list(results) if isinstance(results, list | tuple) else [results]

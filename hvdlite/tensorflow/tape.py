@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvdlite.keras.optimizer import local_layers_of
+from hvdlite.keras.optimizer import key_of, local_layers_of
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import AVERAGE, digest
 from hvdlite.tensorflow.compression import Compression
@@ -13,17 +13,17 @@ from hvdlite.tensorflow.gradients import GradientReducer
 
 class _Tape(tf.GradientTape):
     _reducer: GradientReducer
-    _local: set[Any]
+    _local: set[int]
 
     def register_local_source(self, source: Any) -> None:
         """Keep the gradient of this variable local: it is not reduced."""
-        self._local.add(source.ref())
+        self._local.add(key_of(source))
 
     def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         """The gradients, reduced over the ranks, in the structure of `sources`."""
         kwargs.pop("use_generic_names", None)
         gradients = super().gradient(target, sources, *args, **kwargs)
-        is_local = [source.ref() in self._local for source in tf.nest.flatten(sources)]
+        is_local = [key_of(each) in self._local for each in tf.nest.flatten(sources)]
         is_sparse_tree = {"expand_composites": False}
         flat = tf.nest.flatten(gradients, **is_sparse_tree)
         return tf.nest.pack_sequence_as(sources, self._reducer(flat, is_local), **is_sparse_tree)

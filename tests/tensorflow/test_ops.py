@@ -13,7 +13,7 @@ def evaluate(mode: str, make):
     if mode == "eager":
         return [tensor.numpy() for tensor in make()]
     if mode == "function":
-        return [tensor.numpy() for tensor in tf.function(make)()]
+        return [t.numpy() for t in tf.function(lambda: make(), autograph=False)()]
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         return session.run(make())
 
