@@ -38,12 +38,17 @@ def show(fig: Figure, alt: str) -> None:
     `alt` says what the picture shows, in a sentence or two; a figure without one is refused
     with ValueError.
     """
-    from IPython.display import display
+    from html import escape
+
+    from IPython.display import HTML, display
 
     if len(alt) < 20:
         raise ValueError("say in `alt` what the figure shows, in a sentence or two")
     data, metadata = as_png(fig, alt)
     display({"image/png": data, "text/plain": f"Figure: {alt}"}, metadata=metadata, raw=True)
+    # JupyterLab does not pass the text on to the image, so it also stands below, folded.
+    words = "<summary style='color:#777777;font-size:85%'>The figure in words</summary>"
+    display(HTML(f"<details>{words}{escape(alt)}</details>"))
 
 
 def as_png(fig: Figure, alt: str, dpi: int = 144) -> tuple[bytes, dict[str, dict[str, object]]]:

@@ -21,7 +21,7 @@ class Notebook:
         self.manager, self.client = start_new_kernel(env=env, startup_timeout=60)
         self.run("%load_ext hvdlab")
 
-    def run(self, source: str, timeout: float = 90, interrupt_at: str = "") -> str:
+    def run(self, source: str, timeout: float = 200, interrupt_at: str = "") -> str:
         """Run a cell; as soon as it has shown `interrupt_at`, press the interrupt button."""
         told: list[str] = []
 
