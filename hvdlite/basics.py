@@ -49,7 +49,7 @@ def init(
                 _agree_on_process_sets(process_sets)
             return
         shutdown()
-        world = connect(Settings.from_environment(), comm)
+        world = connect(Settings(), comm)
         try:
             with undisturbed():
                 _State.engine = Engine(world)

@@ -5,7 +5,8 @@ that need the same treatment are therefore packed one behind the other into a fl
 the fusion threshold.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -37,24 +38,24 @@ def plan(requests: Sequence[Request], threshold: int) -> list[list[Request]]:
     return batches
 
 
-def pack(arrays: Iterable[np.ndarray], buffer: np.ndarray, prescale: float = 1.0) -> None:
+def pack(arrays: Sequence[np.ndarray], buffer: np.ndarray, prescale: float = 1.0) -> None:
     """Copy flat arrays one behind the other into a flat buffer of their dtype, and scale it."""
-    end = 0
-    for array in arrays:
-        start, end = end, end + len(array)
-        buffer[start:end] = array
-    multiply(buffer[:end], prescale)
+    np.concatenate(arrays, out=buffer)
+    multiply(buffer, prescale)
 
 
-def unpack(buffer: np.ndarray, arrays: Iterable[np.ndarray]) -> None:
+def unpack(buffer: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
     """Copy a flat buffer back into the arrays that `pack` took it from."""
-    end = 0
-    for array in arrays:
-        start, end = end, end + len(array)
-        array[:] = buffer[start:end]
+    for array, piece in zip(arrays, stretches([len(array) for array in arrays]), strict=True):
+        array[:] = buffer[piece]
 
 
 def slices(count: int, size: int) -> list[slice]:
     """Cut `count` elements into `size` pieces that differ by one element at most."""
     bounds = [count * i // size for i in range(size + 1)]
     return [slice(bounds[i], bounds[i + 1]) for i in range(size)]
+
+
+def stretches(counts: Sequence[int]) -> list[slice]:
+    """Where stretches of counts[0], counts[1], ... elements lie, one behind the other."""
+    return [slice(end - count, end) for count, end in zip(counts, accumulate(counts), strict=True)]

@@ -30,7 +30,9 @@ class Group:
         self.size = comm.size
         self.shared = False
         self.lent: list[tuple] = []  # what MPI calls under way read and write
-        if set(ranks) <= set(world.host_ranks):
+        hosts = [[rank for rank in ranks if rank in host] for host in world.hosts]
+        self.hosts = [host for host in hosts if host]  # the ranks of each host
+        if len(self.hosts) == 1:
             segment = self.allocate(exchange.ROW_BYTES)
             if segment is not None:
                 self.shared = True

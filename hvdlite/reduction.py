@@ -8,6 +8,7 @@ All algorithms use these few functions, so they agree on the rules:
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -70,18 +71,17 @@ def divide(array: np.ndarray, divisor: int) -> None:
         np.divide(array, array.dtype.type(divisor), out=array)
 
 
-class Finish:
-    """What is left to do to a sum: `postscale`, and the division of an average."""
+class Finish(NamedTuple):
+    """What is left to do to a sum of `size` ranks: an average's division, and `postscale`."""
 
-    __slots__ = ("divisor", "factor")
-
-    def __init__(self, op: int, postscale: float, size: int):
-        self.factor = postscale
-        self.divisor = size if op == AVERAGE else 1
+    op: int
+    postscale: float
+    size: int
 
     def __call__(self, array: np.ndarray) -> None:
-        divide(array, self.divisor)
-        multiply(array, self.factor)
+        if self.op == AVERAGE:
+            divide(array, self.size)
+        multiply(array, self.postscale)
 
 
 def accumulator(dtype: np.dtype) -> np.dtype:
@@ -110,16 +110,10 @@ def reduce_into(
     for start in range(0, len(out), block):
         piece = slice(start, start + block)
         target = out[piece]
-        total = target if scratch is None else scratch[: len(target)]
-        pieces = [part[piece] for part in parts]
-        if pieces[0].dtype != dtype:
-            pieces = [part.astype(dtype) for part in pieces]
-        if len(pieces) == 1:
-            total = pieces[0]
-        else:
-            for i in range(1, len(pieces)):
-                left = pieces[0] if i == 1 else total
-                ufunc(left, pieces[i], out=total)
+        work = target if scratch is None else scratch[: len(target)]
+        total, *others = (part[piece].astype(dtype, copy=False) for part in parts)
+        for other in others:
+            total = ufunc(total, other, out=work)
         if finish is not None and dtype != out.dtype:
             finish(total)
         if total is not target:

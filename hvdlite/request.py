@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +64,7 @@ def digest(key: Any) -> int:
     return number
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """A collective call on its way. `inputs` and `outputs` are flat, contiguous arrays.
 
@@ -70,38 +72,20 @@ class Request:
     finds out (allgather, alltoall) leave it in `result`.
     """
 
-    __slots__ = (
-        "descriptor",
-        "done",
-        "error",
-        "inputs",
-        "item",
-        "members",
-        "nbytes",
-        "outputs",
-        "result",
-        "rows",
-    )
+    descriptor: Descriptor
+    inputs: Sequence[np.ndarray] = ()
+    outputs: Sequence[np.ndarray] = ()
+    item: Any = None  # what a kind needs beside arrays: numbers of rows, an object
+    members: Sequence[str] = ()  # the tensors that the timeline shows, if not the call itself
+    rows: Sequence[np.ndarray] | None = None  # every rank's buffer, if it is in shared memory
+    result: Any = None
+    error: Exception | None = None
+    done: bool = False
 
-    def __init__(
-        self,
-        descriptor: Descriptor,
-        inputs: Sequence[np.ndarray] = (),
-        outputs: Sequence[np.ndarray] = (),
-        item: Any = None,
-        members: Sequence[str] = (),
-        rows: Sequence[np.ndarray] | None = None,
-    ):
-        self.descriptor = descriptor
-        self.inputs = inputs
-        self.outputs = outputs
-        self.item = item  # what a kind needs beside arrays: numbers of rows, an object
-        self.rows = rows  # every rank's buffer, where the tensor lives in shared memory
-        self.members = members  # the tensors that the timeline shows, if not the call itself
-        self.nbytes = sum(array.nbytes for array in inputs)
-        self.result: Any = None
-        self.error: Exception | None = None
-        self.done = False
+    @property
+    def nbytes(self) -> int:
+        """The size of what goes in."""
+        return sum(array.nbytes for array in self.inputs)
 
     def finish(self, error: Exception | None = None) -> None:
         self.error = error

@@ -11,9 +11,10 @@ __all__ = ["MPICollectives", "choose"]
 
 # Those that work for every group, so that the one asked for is the one that is used.
 _ANYWHERE = {
-    kind.name: kind
-    for kind in [MPICollectives, RingCollectives, ParameterServerCollectives]
-    + [HierarchicalCollectives]
+    "mpi": MPICollectives,
+    "ring": RingCollectives,
+    "ps": ParameterServerCollectives,
+    "hierarchical": HierarchicalCollectives,
 }
 
 
@@ -29,11 +30,9 @@ def choose(group: Group) -> MPICollectives:
         shared = SharedMemoryCollectives.create(group)
         if shared is not None:
             return shared
-    hosts = [set(host) & set(group.ranks) for host in group.world.hosts]
-    hosts = [host for host in hosts if host]
-    if len(hosts) > 1 and max(len(host) for host in hosts) > 1:
+    if 1 < len(group.hosts) < group.size:
         return HierarchicalCollectives(group)
-    if len(hosts) == 1:
+    if len(group.hosts) == 1:
         group.world.warn_once(
             "shared memory can't be had here (see docs/architecture.md), so the ranks exchange "
             "messages instead, which is slower"

@@ -111,5 +111,5 @@ def _sum_over(messages: MPICollectives, numbers: np.ndarray, size: int) -> np.nd
 
 
 def _swap(messages: MPICollectives, partner: int, mine: np.ndarray, theirs: np.ndarray) -> None:
-    for request in messages.receive(theirs, partner) + messages.send(mine, partner):
-        messages.group.wait_request(request, "Adasum allreduce")
+    requests = messages.receive(theirs, partner) + messages.send(mine, partner)
+    messages.wait_all(requests, "Adasum allreduce")

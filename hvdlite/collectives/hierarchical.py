@@ -20,7 +20,7 @@ from hvdlite.collectives.mpi import MPICollectives
 from hvdlite.collectives.shm import SharedMemoryCollectives
 from hvdlite.fusion import slices
 from hvdlite.groups import Group
-from hvdlite.reduction import Finish, accumulator, check_op, reduce_into
+from hvdlite.reduction import Finish, accumulator, reduce_into
 from hvdlite.shared_memory import Segment
 
 
@@ -33,40 +33,32 @@ class HierarchicalCollectives(MPICollectives):
         from mpi4py import MPI
 
         super().__init__(group)
-        hosts = [[rank for rank in host if rank in group.ranks] for host in group.world.hosts]
-        hosts = [sorted(host, key=group.ranks.index) for host in hosts if host]
-        here = next(i for i, host in enumerate(hosts) if group.world.rank in host)
-        inside = Group(group.world, group.comm.Split(here), hosts[here])
+        here = next(i for i, host in enumerate(group.hosts) if group.world.rank in host)
+        inside = Group(group.world, group.comm.Split(here), group.hosts[here])
         self.inside = SharedMemoryCollectives.create(inside) if inside.shared else None
         if self.inside is None:
             self.inside = MPICollectives(inside)
-        self.carriers = min(len(host) for host in hosts)
-        place = inside.index
-        carries = place < self.carriers
-        comm = group.comm.Split(place if carries else MPI.UNDEFINED)
+        self.carriers = min(len(host) for host in group.hosts)
         self.between = None
-        if carries:
-            peers = [host[place] for host in hosts]
+        place = inside.index
+        comm = group.comm.Split(place if place < self.carriers else MPI.UNDEFINED)
+        if place < self.carriers:
+            peers = [host[place] for host in group.hosts]
             self.between = MPICollectives(Group(group.world, comm, peers))
 
-    def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
-        check_op(op, buffer.dtype, "allreduce")
-        # Halves stay float32 until the end, so that they are rounded once.
-        work = buffer.astype(accumulator(buffer.dtype), copy=False)
+    def _reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
         counts = [share.stop - share.start for share in self._shares(len(work))]
         share = self.inside.reducescatter(work, counts, op, _nothing_yet)
         if self.between is not None:
             self.between.allreduce(share, op, finish)
-        buffer[:] = self.inside.allgather(share, counts)
+        work[:] = self.inside.allgather(share, counts)
 
     def allreduce_rows(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
         """Row i is the buffer of rank i of this host."""
         own = rows[self.inside.group.index]
         mine = self._shares(len(own))[self.inside.group.index]
         if self.between is not None:
-            share = own[mine]
-            if accumulator(own.dtype) != own.dtype:
-                share = share.astype(accumulator(own.dtype))
+            share = own[mine].astype(accumulator(own.dtype), copy=False)
             reduce_into(share, [row[mine] for row in rows], op)
             self.between.allreduce(share, op, finish)
             for row in rows:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hvdlite.fusion import stretches
 from hvdlite.groups import Group
-from hvdlite.reduction import Finish, accumulator, check_op
+from hvdlite.reduction import Finish, accumulator
 from hvdlite.request import AVERAGE, MAX, MIN, PRODUCT, SUM, Request
 from hvdlite.shared_memory import Segment
 
@@ -42,20 +43,21 @@ class MPICollectives:
 
     def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
         """Reduce `buffer` in place over all ranks; bit-equal on all of them afterwards."""
-        check_op(op, buffer.dtype, "allreduce")
-        # MPI has no half precision: go through float32. Its logical type has no MIN, MAX, PROD.
-        work = buffer
-        if buffer.dtype == np.bool_:
-            work = buffer.view(np.uint8)
-        elif accumulator(buffer.dtype) != buffer.dtype:
-            work = buffer.astype(accumulator(buffer.dtype))
-        for start in range(0, len(work), LARGEST_COUNT):
-            part = work[start : start + LARGEST_COUNT]
+        # Halves are added up in float32 and rounded once.
+        work = buffer.astype(accumulator(buffer.dtype), copy=False)
+        self._reduce(work, op, finish)
+        if work is not buffer:
+            buffer[:] = work
+
+    def _reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
+        """`allreduce` of a buffer that has no half precision."""
+        # MPI's logical type has no MIN, MAX, PROD.
+        data = work.view(np.uint8) if work.dtype == np.bool_ else work
+        for start in range(0, len(data), LARGEST_COUNT):
+            part = data[start : start + LARGEST_COUNT]
             request = self.group.begin(self.comm.Iallreduce, self._in_place, part, op=self._ops[op])
             self.group.wait_request(request, "allreduce")
         finish(work)
-        if work.dtype != buffer.dtype:
-            buffer[:] = work != 0 if buffer.dtype == np.bool_ else work
 
     def allreduce_rows(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
         """The same where the buffers are the rows of a segment that `allocate` has given."""
@@ -74,16 +76,14 @@ class MPICollectives:
         # As broadcasts where the counts get too large for one call.
         gathered = np.empty(sum(counts), dtype=part.dtype)
         if gathered.nbytes < LARGEST_COUNT:
-            sizes = [count * part.itemsize for count in counts]
-            layout = [gathered.view(np.uint8), sizes, self._starts(sizes), "B"]
+            layout = [gathered.view(np.uint8), [count * part.itemsize for count in counts]]
             request = self.group.begin(self.comm.Iallgatherv, part.view(np.uint8), layout)
             self.group.wait_request(request, "allgather")
             return gathered
-        for root, (start, count) in enumerate(zip(self._starts(counts), counts, strict=True)):
-            piece = gathered[start : start + count]
+        for root, piece in enumerate(stretches(counts)):
             if root == self.group.index:
-                piece[:] = part
-            self.broadcast(piece, root)
+                gathered[piece] = part
+            self.broadcast(gathered[piece], root)
         return gathered
 
     def alltoall(
@@ -91,14 +91,12 @@ class MPICollectives:
     ) -> np.ndarray:
         """Send the i-th stretch of `data` to rank i; returns what came, in rank order."""
         received = np.empty(sum(receive_counts), dtype=data.dtype)
-        starts, arrivals = self._starts(send_counts), self._starts(receive_counts)
         requests = []
-        for rank in range(self.group.size):
-            into = received[arrivals[rank] : arrivals[rank] + receive_counts[rank]]
-            requests += self.receive(into, rank)
-            requests += self.send(data[starts[rank] : starts[rank] + send_counts[rank]], rank)
-        for request in requests:
-            self.group.wait_request(request, "alltoall")
+        for rank, arriving in enumerate(stretches(receive_counts)):
+            requests += self.receive(received[arriving], rank)
+        for rank, leaving in enumerate(stretches(send_counts)):
+            requests += self.send(data[leaving], rank)
+        self.wait_all(requests, "alltoall")
         return received
 
     def reducescatter(
@@ -107,8 +105,7 @@ class MPICollectives:
         """Reduce `data` over all ranks and keep this rank's stretch of counts[index] elements."""
         work = data.copy()
         self.allreduce(work, op, finish)
-        start = self._starts(counts)[self.group.index]
-        return work[start : start + counts[self.group.index]].copy()
+        return work[stretches(counts)[self.group.index]].copy()
 
     def stage(self, requests: Sequence[Request], number: int) -> None:
         """Called before round `number` with the calls that this rank offers in it.
@@ -139,6 +136,7 @@ class MPICollectives:
         data = array.view(np.uint8)
         return [data[i : i + LARGEST_COUNT] for i in range(0, len(data), LARGEST_COUNT)]
 
-    @staticmethod
-    def _starts(counts: Sequence[int]) -> list[int]:
-        return [sum(counts[:i]) for i in range(len(counts))]
+    def wait_all(self, requests: "Sequence[MPI.Request]", what: str) -> None:
+        """Wait for several messages."""
+        for request in requests:
+            self.group.wait_request(request, what)

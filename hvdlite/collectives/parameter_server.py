@@ -15,7 +15,7 @@ tensor over several servers; that moves the limit, but as long as servers are fe
 import numpy as np
 
 from hvdlite.collectives.mpi import MPICollectives
-from hvdlite.reduction import UFUNCS, Finish, accumulator, check_op
+from hvdlite.reduction import UFUNCS, Finish
 
 SERVER = 0
 
@@ -25,31 +25,17 @@ class ParameterServerCollectives(MPICollectives):
 
     name = "ps"
 
-    def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
-        check_op(op, buffer.dtype, "allreduce")
-        if self.group.index == SERVER:
-            self._serve(buffer, op, finish)
-        else:
-            self._send(buffer, SERVER)
-            self._receive(buffer, SERVER)
-
-    def _serve(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
+    def _reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
+        what = "parameter server allreduce"
+        if self.group.index != SERVER:
+            self.wait_all(self.send(work, SERVER), what)
+            self.wait_all(self.receive(work, SERVER), what)
+            return
         workers = [rank for rank in range(self.group.size) if rank != SERVER]
-        total = buffer.astype(accumulator(buffer.dtype), copy=False)
-        arriving = np.empty_like(buffer)
+        arriving = np.empty_like(work)
         for worker in workers:  # in rank order, so that every run adds in the same order
-            self._receive(arriving, worker)
-            UFUNCS[op](total, arriving.astype(total.dtype, copy=False), out=total)
-        finish(total)
-        if total is not buffer:
-            buffer[:] = total
+            self.wait_all(self.receive(arriving, worker), what)
+            UFUNCS[op](work, arriving, out=work)
+        finish(work)
         for worker in workers:
-            self._send(buffer, worker)
-
-    def _send(self, data: np.ndarray, to: int) -> None:
-        for request in self.send(data, to):
-            self.group.wait_request(request, "parameter server allreduce")
-
-    def _receive(self, into: np.ndarray, source: int) -> None:
-        for request in self.receive(into, source):
-            self.group.wait_request(request, "parameter server allreduce")
+            self.wait_all(self.send(work, worker), what)

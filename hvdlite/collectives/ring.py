@@ -16,7 +16,7 @@ import numpy as np
 
 from hvdlite.collectives.mpi import MPICollectives
 from hvdlite.fusion import slices
-from hvdlite.reduction import UFUNCS, Finish, accumulator, check_op
+from hvdlite.reduction import UFUNCS, Finish
 
 
 class RingCollectives(MPICollectives):
@@ -24,11 +24,7 @@ class RingCollectives(MPICollectives):
 
     name = "ring"
 
-    def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
-        check_op(op, buffer.dtype, "allreduce")
-        work = buffer
-        if accumulator(buffer.dtype) != buffer.dtype:
-            work = buffer.astype(accumulator(buffer.dtype))
+    def _reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
         rank, size = self.group.index, self.group.size
         chunks = [work[piece] for piece in slices(len(work), size)]
         arriving = np.empty(max(len(chunk) for chunk in chunks), dtype=work.dtype)
@@ -44,12 +40,8 @@ class RingCollectives(MPICollectives):
         for step in range(size - 1):  # allgather
             self._pass_on(chunks[(rank + 1 - step) % size], chunks[(rank - step) % size])
 
-        if work is not buffer:
-            buffer[:] = work
-
     def _pass_on(self, chunk: np.ndarray, incoming: np.ndarray) -> None:
         """Send a chunk to the right neighbour while one arrives from the left."""
         rank, size = self.group.index, self.group.size
         requests = self.receive(incoming, (rank - 1) % size) + self.send(chunk, (rank + 1) % size)
-        for request in requests:
-            self.group.wait_request(request, "ring allreduce")
+        self.wait_all(requests, "ring allreduce")

@@ -15,9 +15,9 @@ import numpy as np
 
 from hvdlite import shared_memory
 from hvdlite.collectives.mpi import MPICollectives
-from hvdlite.fusion import pack, plan, slices, unpack
+from hvdlite.fusion import pack, plan, slices, stretches, unpack
 from hvdlite.groups import Group
-from hvdlite.reduction import BLOCK_BYTES, Finish, check_op, reduce_into
+from hvdlite.reduction import BLOCK_BYTES, Finish, reduce_into
 from hvdlite.request import ADASUM, Request
 
 STAGE_BYTES = 1 << 19
@@ -59,7 +59,6 @@ class SharedMemoryCollectives(MPICollectives):
     # Large tensors and tensors in shared memory
 
     def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
-        check_op(op, buffer.dtype, "allreduce")
         chunk = STAGE_BYTES // buffer.itemsize
         for number, start in enumerate(range(0, len(buffer), chunk)):
             piece = buffer[start : start + chunk]
@@ -99,16 +98,14 @@ class SharedMemoryCollectives(MPICollectives):
     def reducescatter(
         self, data: np.ndarray, counts: Sequence[int], op: int, finish: Finish
     ) -> np.ndarray:
-        check_op(op, data.dtype, "reducescatter")
         size, index = self.group.size, self.group.index
         block = STAGE_BYTES // data.itemsize // size
-        starts = self._starts(counts)
         out = np.empty(counts[index], dtype=data.dtype)
         # Each chunk has a block of every rank's stretch, so that all have work to do.
         for number, done in enumerate(range(0, max(counts), block)):
             rows = self._rows(number & 1, data.dtype, block * size)
-            for rank, (start, count) in enumerate(zip(starts, counts, strict=True)):
-                piece = data[start + done : start + min(done + block, count)]
+            for rank, stretch in enumerate(stretches(counts)):
+                piece = data[stretch][done : done + block]
                 rows[index][rank * block :][: len(piece)] = piece
             self.group.sync("reducescatter")
             mine = out[done : done + block]
@@ -120,17 +117,13 @@ class SharedMemoryCollectives(MPICollectives):
     def allgather(self, part: np.ndarray, counts: Sequence[int]) -> np.ndarray:
         block = STAGE_BYTES // part.itemsize
         gathered = np.empty(sum(counts), dtype=part.dtype)
-        stretches = [
-            gathered[start : start + count]
-            for start, count in zip(self._starts(counts), counts, strict=True)
-        ]
         for number, done in enumerate(range(0, max(counts), block)):
             rows = self._rows(number & 1, part.dtype, block)
             piece = part[done : done + block]
             rows[self.group.index][: len(piece)] = piece
             self.group.sync("allgather")
-            for row, stretch in zip(rows, stretches, strict=True):
-                piece = stretch[done : done + block]
+            for row, stretch in zip(rows, stretches(counts), strict=True):
+                piece = gathered[stretch][done : done + block]
                 piece[:] = row[: len(piece)]
         self.group.sync("allgather")
         return gathered
@@ -138,23 +131,19 @@ class SharedMemoryCollectives(MPICollectives):
     # Small tensors
 
     def stage(self, requests: Sequence[Request], number: int) -> None:
-        self.staged = False
         what = requests[0].descriptor
-        if what.kind != "allreduce" or sum(r.nbytes for r in requests) > STAGE_BYTES:
-            return
-        if any(r.rows is not None or r.descriptor.op == ADASUM for r in requests):
-            return
-        if (
-            len(requests) > 1
-            and len(plan(requests, self.group.world.settings.fusion_threshold)) > 1
-        ):
-            return
         arrays = [array for request in requests for array in request.inputs]
-        if not arrays or not sum(len(array) for array in arrays):
-            return
-        rows = self._rows(number & 1, arrays[0].dtype, sum(len(array) for array in arrays))
-        pack(arrays, rows[self.group.index], what.prescale)
-        self.staged = True
+        threshold = self.group.world.settings.fusion_threshold
+        self.staged = (
+            what.kind == "allreduce"
+            and what.op != ADASUM
+            and requests[0].rows is None
+            and 0 < sum(array.nbytes for array in arrays) <= STAGE_BYTES
+            and (len(requests) == 1 or len(plan(requests, threshold)) == 1)
+        )
+        if self.staged:
+            rows = self._rows(number & 1, arrays[0].dtype, sum(len(array) for array in arrays))
+            pack(arrays, rows[self.group.index], what.prescale)
 
     def run_staged(self, requests: Sequence[Request], number: int) -> None:
         what = requests[0].descriptor
