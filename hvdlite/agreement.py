@@ -27,7 +27,7 @@ def disagreement(descriptors: Sequence[Descriptor], ranks: Sequence[int]) -> str
             said = ", ".join(f"{value} on {_ranks(who)}" for value, who in by_value.items())
             parts.append(f"the {field}: {said}")
     return (
-        f"{descriptors[0].title}: the ranks disagree on {'; '.join(parts)}. "
+        f"{descriptors[0]}: the ranks disagree on {'; '.join(parts)}. "
         "Make the same call on every rank."
     )
 
@@ -64,7 +64,7 @@ def resolve(
             errors[name] = disagreement(descriptors, active)
         elif joined and descriptors[0].kind not in GOES_ON_AFTER_JOIN:
             errors[name] = (
-                f"{descriptors[0].title}: {_ranks(joined)} called join() and can't take part in "
+                f"{descriptors[0]}: {_ranks(joined)} called join() and can't take part in "
                 f"{descriptors[0].kind}; only allreduce and barrier go on after a join()"
             )
         else:
@@ -107,7 +107,7 @@ class Agreement:
         name = request.descriptor.name
         if name in self.pending:
             raise ValueError(
-                f"{request.descriptor.title}: a call of that name is still under way on this rank. "
+                f"{request.descriptor}: a call of that name is still under way on this rank. "
                 "Synchronize it first, or give each call a name of its own."
             )
         self.pending[name] = request
@@ -172,7 +172,7 @@ class Agreement:
 
     def titles(self) -> list[str]:
         """The calls that are pending on this rank, as messages name them."""
-        return [request.descriptor.title for request in list(self.pending.values())]
+        return [str(request.descriptor) for request in list(self.pending.values())]
 
     def missing(self, name: str) -> list[int]:
         """The ranks, by their number in the world, that have not asked for the call so far."""

@@ -9,8 +9,9 @@ import contextlib
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,9 @@ from hvdlite.groups import Group
 from hvdlite.reduction import Finish, multiply
 from hvdlite.request import ADASUM, Descriptor, Request
 from hvdlite.shared_memory import Segment
-from hvdlite.stall import StallInspector
-from hvdlite.status import where_in_users_code
+from hvdlite.stall import wait_until
+from hvdlite.status import broken_message, where_in_users_code
 from hvdlite.timeline import Timeline
-from hvdlite.waiting import Patience
 from hvdlite.world import World
 
 _SPINS = 300  # looks at the other ranks before the core is yielded: some tens of microseconds
@@ -89,8 +89,8 @@ class Engine:
         channel = self.channels.get(number)
         self.channels = {key: each for key, each in self.channels.items() if key != number}
         for request in list(channel.agreement.pending.values()) if channel else []:
-            title = request.descriptor.title
-            request.finish(HorovodInternalError(f"{title}: its process set was removed"))
+            error = HorovodInternalError(f"{request.descriptor}: its process set was removed")
+            request.finish(error)
 
     # Calls
 
@@ -117,7 +117,7 @@ class Engine:
             self._run_alone(request)
             return request
         if request.descriptor.op == ADASUM:
-            check_size(channel.group.size, request.descriptor.title)
+            check_size(channel.group.size, str(request.descriptor))
         with self.lock:
             self._check_broken()
             channel.agreement.add(request)
@@ -132,7 +132,7 @@ class Engine:
                 self._progress()
                 if not request.done:
                     missing = self.channels[group].agreement.missing(request.descriptor.name)
-                    self.world.status.check(request.descriptor.title, missing)
+                    self.world.status.check(request.descriptor, missing)
             except BaseException as error:
                 self._give_up(request, error)
                 raise
@@ -143,12 +143,20 @@ class Engine:
 
         An interrupt ends the wait on this rank and, with an error, on all others.
         """
-        if not request.done:
-            try:
-                self._wait(request, self.channels[group].agreement)
-            except BaseException as error:
-                self._give_up(request, error)
-                raise
+        try:
+            while not request.done:
+                agreement = self.channels[group].agreement
+                wait_until(
+                    partial(self._advanced, request, agreement, agreement.round),
+                    self.channels[group].group,
+                    request.descriptor,
+                    partial(agreement.missing, request.descriptor.name),
+                    agreement.titles,
+                    _SPINS,
+                )
+        except BaseException as error:
+            self._give_up(request, error)
+            raise
         if request.error is not None:
             raise request.error
 
@@ -161,32 +169,20 @@ class Engine:
         self.wait(request, group)
         return request.result
 
-    def _wait(self, request: Request, agreement: Agreement) -> None:
-        name = request.descriptor.name
-        patience = Patience(0 if self.world.crowded else _SPINS)
-        inspector, joining = None, request.descriptor.kind == "join"
-        seen = agreement.round
-        while True:
-            if not request.done:
-                self._progress()
-            if request.done:
-                break
-            if joining and agreement.round != seen:  # the others go on, which is no stall
-                seen, patience = agreement.round, Patience()
-            waited = patience.pause()
-            if waited > 0.005:
-                if inspector is None:
-                    inspector = StallInspector(
-                        self.world, request.descriptor.title, lambda: agreement.missing(name)
-                    )
-                inspector.look(waited, agreement.titles())
-        if inspector is not None:
-            inspector.end()
+    def _advanced(self, request: Request, agreement: Agreement, seen: int) -> bool:
+        """Move things along; whether the request is done, or a join's round is over.
+
+        After a join() the others go on for long, which is no stall.
+        """
+        if not request.done:
+            self._progress()
+        joins = request.descriptor.kind == "join"
+        return request.done or (joins and agreement.round != seen)
 
     def _run_alone(self, request: Request) -> None:
         if self.timeline:
             self.timeline.negotiate(request)
-            self.timeline.agreed([request], [], [])
+            self.timeline.agreed([request])
         run_alone(request)
         if self.timeline:
             self.timeline.finished(request)
@@ -245,23 +241,19 @@ class Engine:
                 collectives.run_staged(requests, agreement.round)
         else:
             for batch in fusion.plan(requests, self.world.settings.fusion_threshold):
-                run = getattr(self, f"_run_{batch[0].descriptor.kind}")
-                run(channel, batch)
+                if batch[0].descriptor.kind == "allreduce":
+                    self._run_allreduce(channel, batch)
+                else:  # the only one of its batch
+                    getattr(self, f"_run_{batch[0].descriptor.kind}")(channel, *batch)
         channel.group.lent.clear()
         for request in requests:
             request.finish()
             if self.timeline:
                 self.timeline.finished(request)
 
-    @contextmanager
-    def _recorded(self, requests: list[Request], activity: str) -> Iterator[None]:
-        self.timeline.begin(requests, activity)
-        yield
-        self.timeline.end(requests)
-
     def _activity(self, requests: list[Request], name: str) -> AbstractContextManager:
         """Shows in the timeline, if there is one, that a part of the work is going on."""
-        return self._recorded(requests, name) if self.timeline else _nothing
+        return self.timeline.activity(requests, name) if self.timeline else _nothing
 
     def _run_allreduce(self, channel: Channel, batch: list[Request]) -> None:
         what = batch[0].descriptor
@@ -297,34 +289,30 @@ class Engine:
             with self._activity(batch, "MEMCPY_OUT_FUSION_BUFFER"):
                 fusion.unpack(buffer, outputs)
 
-    def _run_broadcast(self, channel: Channel, batch: list[Request]) -> None:
-        (request,) = batch
+    def _run_broadcast(self, channel: Channel, request: Request) -> None:
         root = channel.group.ranks.index(request.descriptor.root)
         for source, target in zip(request.inputs, request.outputs, strict=True):
             if target is not source:
                 target[:] = source
             channel.collectives.broadcast(target, root)
 
-    def _run_allgather(self, channel: Channel, batch: list[Request]) -> None:
+    def _run_allgather(self, channel: Channel, request: Request) -> None:
         """The result: all ranks' elements, and each rank's number of rows."""
-        (request,) = batch
         rows = channel.group.allgather_numbers(request.item)[:, 0]
         row = math.prod(request.descriptor.shapes[0])
         counts = (rows * row).tolist()
         request.result = channel.collectives.allgather(request.inputs[0], counts), rows
 
-    def _run_alltoall(self, channel: Channel, batch: list[Request]) -> None:
+    def _run_alltoall(self, channel: Channel, request: Request) -> None:
         """The result: the elements received, and the number of rows from each rank."""
-        (request,) = batch
         splits = channel.group.allgather_numbers(request.item)
         row, mine = math.prod(request.descriptor.shapes[0]), channel.group.index
         send, receive = (splits[mine] * row).tolist(), (splits[:, mine] * row).tolist()
         data = channel.collectives.alltoall(request.inputs[0], send, receive)
         request.result = data, splits[:, mine]
 
-    def _run_reducescatter(self, channel: Channel, batch: list[Request]) -> None:
+    def _run_reducescatter(self, channel: Channel, request: Request) -> None:
         """The result: this rank's rows of the reduced tensor; the first ranks get one more."""
-        (request,) = batch
         what, size = request.descriptor, channel.group.size
         rows, *row = what.shapes[0]
         counts = [(rows // size + (i < rows % size)) * math.prod(row) for i in range(size)]
@@ -335,33 +323,26 @@ class Engine:
         finish = Finish(what.op, what.postscale, size)
         request.result = channel.collectives.reducescatter(data, counts, what.op, finish)
 
-    def _run_allocate(self, channel: Channel, batch: list[Request]) -> None:
+    def _run_allocate(self, channel: Channel, request: Request) -> None:
         """The result: shared memory with a row for each rank, or None."""
-        (request,) = batch
         request.result = channel.allocate(request)
 
-    def _run_join(self, channel: Channel, batch: list[Request]) -> None:
+    def _run_join(self, channel: Channel, request: Request) -> None:
         """All ranks have joined. The result: the last of them."""
-        (request,) = batch
         request.result = channel.agreement.last_to_join()
         # Ranks that joined early have made fewer calls: count on from the same numbers.
         for counters in channel.group.allgather_object(self._counters):
             for key, number in counters.items():
                 self._counters[key] = max(number, self._counters.get(key, 0))
 
-    def _run_exchange(self, channel: Channel, batch: list[Request]) -> None:
-        (request,) = batch
+    def _run_exchange(self, channel: Channel, request: Request) -> None:
         request.result = channel.group.allgather_object(request.item)
 
+    def _run_barrier(self, channel: Channel, request: Request) -> None:
+        """Agreeing on it was all there is to do; what follows for process sets is in basics.py."""
+
     _run_survey = _run_exchange
-
-    def _run_add_process_set(self, channel: Channel, batch: list[Request]) -> None:
-        """The ranks have met and agree on the set; basics.py does the rest."""
-
-    _run_remove_process_set = _run_add_process_set
-
-    def _run_barrier(self, channel: Channel, batch: list[Request]) -> None:
-        """Agreeing on it was all there is to do."""
+    _run_add_process_set = _run_remove_process_set = _run_barrier
 
     # Trouble
 
@@ -369,7 +350,7 @@ class Engine:
         """The ranks disagree on a call, which so ends with the same error on all of them."""
         request.finish(HorovodInternalError(message))
         if self.timeline:
-            self.timeline.agreed([request], [], [])
+            self.timeline.agreed([request])
             self.timeline.finished(request)
 
     def _check_broken(self) -> None:
@@ -381,18 +362,14 @@ class Engine:
         with self.lock:
             if self.broken is not None:
                 return
-            title = request.descriptor.title
             if isinstance(error, HorovodInternalError):
-                reason = f"gave up {title}: {error}"
+                reason = f"gave up {request.descriptor}: {error}"
                 self.broken = str(error)
             else:
                 kind = "was interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
                 detail = "" if isinstance(error, KeyboardInterrupt) else f" with {error!r}"
-                reason = f"{kind} in {title}{detail} at {where_in_users_code()}"
-                self.broken = (
-                    f"this rank {reason}, so the ranks are no longer in step. Call "
-                    "hvd.shutdown() and hvd.init() on every rank, or start the program again."
-                )
+                reason = f"{kind} in {request.descriptor}{detail} at {where_in_users_code()}"
+                self.broken = broken_message("this rank", reason)
             if self.world.status.broken_by() is None:
                 self.world.status.break_off(reason)
 

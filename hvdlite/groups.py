@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvdlite import exchange, shared_memory
-from hvdlite.stall import StallInspector
-from hvdlite.waiting import Patience
+from hvdlite.stall import wait_until
 from hvdlite.world import World
 
 if TYPE_CHECKING:
@@ -50,18 +49,8 @@ class Group:
 
         Raises HorovodInternalError when a rank has left or given up meanwhile.
         """
-        patience = Patience(0 if self.world.crowded else 100)
-        inspector = None
-        while not ready():
-            waited = patience.pause()
-            if waited > 0.005:
-                inspector = inspector or StallInspector(self.world, what, self._others)
-                inspector.look(waited)
-        if inspector is not None:
-            inspector.end()
-
-    def _others(self) -> list[int]:
-        return [rank for rank in self.ranks if rank != self.world.rank]
+        others = [rank for rank in self.ranks if rank != self.world.rank]
+        wait_until(ready, self, what, lambda: others)
 
     def sync(self, what: str = "a collective") -> None:
         """Wait until all ranks of a shared group are here."""

@@ -29,8 +29,7 @@ class Descriptor(NamedTuple):
     postscale: float = 1.0
     device: str = "cpu"
 
-    @property
-    def title(self) -> str:
+    def __str__(self) -> str:
         """How a message names the call."""
         return f"{self.kind} '{self.name.removeprefix(self.kind + '.')}'"
 

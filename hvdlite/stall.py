@@ -1,82 +1,80 @@
-"""The stall inspector: tells about a collective that some ranks have not come to."""
+"""Waiting for other ranks, and the stall inspector: who has not come to a collective?"""
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.status import ACTIVE, StatusBoard, where_in_users_code
-from hvdlite.world import World
+from hvdlite.waiting import Patience
+
+if TYPE_CHECKING:
+    from hvdlite.groups import Group
 
 NOTE_AFTER = 0.1  # seconds of waiting before this rank writes down what it is doing
 _TITLES_SHOWN = 3
 
 
-class StallInspector:
-    """Follows one wait of this rank: writes its note, warns, and in the end gives it up."""
+def wait_until(
+    ready: Callable[[], bool],
+    group: "Group",
+    what: object,
+    missing: Callable[[], list[int]],
+    pending: Callable[[], Sequence[str]] = tuple,
+    spins: int = 100,
+) -> None:
+    """Wait for other ranks of the group until `ready()`; can be interrupted at any moment.
 
-    def __init__(self, world: World, title: str, missing: Callable[[], list[int]]):
-        self._world = world
-        self._status: StatusBoard = world.status
-        self._title = title
-        self._missing = missing
-        self._noted = False
-        self._next_check = 0.01
-        self._next_warning = world.settings.stall_warning_time or float("inf")
-
-    def look(self, waited: float, pending: Sequence[str] = ()) -> None:
-        """Called now and then during the wait, `waited` seconds after its start.
-
-        Raises HorovodInternalError if the collective can't finish any more or has waited longer
-        than the shutdown time.
-        """
-        if waited < self._next_check:
-            return
-        self._next_check = waited + 0.02
-        if waited > NOTE_AFTER and not self._noted:
-            self._noted = True
-            self._status.write(ACTIVE, f"waits in {self._title} at {where_in_users_code()}")
-        missing = self._missing()
-        self._status.check(self._title, missing)
-        shutdown_time = self._world.settings.stall_shutdown_time
-        if 0 < shutdown_time < waited:
+    `what` is waited for, which the ranks in `missing()` have not come to, and messages tell of
+    the other calls in `pending()` too. Before the core is yielded come so many `spins`, unless
+    that would harm others. Writes this rank's note and warns when the wait gets long.
+    Raises HorovodInternalError if the collective can't finish any more or has waited longer than
+    the shutdown time.
+    """
+    world, settings = group.world, group.world.settings
+    patience = Patience(0 if world.crowded else spins)
+    noted, next_look = False, 0.01
+    next_warning = settings.stall_warning_time or float("inf")
+    while not ready():
+        waited = patience.pause()
+        if waited < next_look:
+            continue
+        next_look = waited + 0.02
+        if waited > NOTE_AFTER and not noted:
+            noted = True
+            world.status.write(ACTIVE, f"waits in {what} at {where_in_users_code()}")
+        late = missing()
+        world.status.check(what, late)
+        if 0 < settings.stall_shutdown_time < waited:
             raise HorovodInternalError(
-                f"{self.describe(waited, missing, pending)} It was given up after "
-                f"{shutdown_time:g} s (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)."
+                f"{_describe(world.status, what, waited, late, pending())} It was given up after "
+                f"{settings.stall_shutdown_time:g} s (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)."
             )
-        if waited > self._next_warning:
-            self._next_warning += self._world.settings.stall_warning_time
-            if self._speaks(missing):
-                message = self.describe(waited, missing, pending)
+        if waited > next_warning:
+            next_warning += settings.stall_warning_time
+            # One rank warns for all that wait: the lowest of them.
+            if all(rank in late for rank in group.ranks if rank < world.rank):
+                message = _describe(world.status, what, waited, late, pending())
                 print(f"hvdlite: {message}", file=sys.stderr, flush=True)
+    if noted:
+        world.status.write(ACTIVE, "")
 
-    def end(self) -> None:
-        """The wait is over."""
-        if self._noted:
-            self._status.write(ACTIVE, "")
 
-    def _speaks(self, missing: list[int]) -> bool:
-        """One rank warns for all that wait: the lowest of them."""
-        waiting = [rank for rank in range(self._world.size) if rank not in missing]
-        return not waiting or self._world.rank <= min(waiting)
-
-    def describe(self, waited: float, missing: list[int], pending: Sequence[str]) -> str:
-        """Which call waits for whom, and what those do instead."""
-        others = [title for title in pending if title != self._title]
-        more = ""
-        if others:
-            more = f" (and {len(others)} more: {', '.join(others[:_TITLES_SHOWN])}"
-            more += ", ...)" if len(others) > _TITLES_SHOWN else ")"
-        if not missing:
-            return f"{self._title}{more} has waited for {waited:.0f} s."
-        doing = []
-        for rank in missing:
-            note = self._status.read(rank)
-            if not note.text and note.state == ACTIVE:
-                doing.append(f"rank {rank} is not in a collective call")
-            else:
-                doing.append(f"rank {rank} {note.text}")
-        return (
-            f"{self._title}{more} has waited for {waited:.0f} s for "
-            f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))}: "
-            f"{'; '.join(doing)}."
-        )
+def _describe(
+    status: StatusBoard, what: object, waited: float, missing: list[int], pending: Sequence[str]
+) -> str:
+    """Which call waits for whom, and what those do instead."""
+    text, others = str(what), [title for title in pending if title != str(what)]
+    if others:
+        text += f" (and {len(others)} more: {', '.join(others[:_TITLES_SHOWN])}"
+        text += ", ...)" if len(others) > _TITLES_SHOWN else ")"
+    text += f" has waited for {waited:.0f} s"
+    if not missing:
+        return f"{text}."
+    doing = []
+    for rank in missing:
+        note = status.read(rank)
+        idle = not note.text and note.state == ACTIVE
+        doing.append(f"rank {rank} {'is not in a collective call' if idle else note.text}")
+    who = f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))}"
+    return f"{text} for {who}: {'; '.join(doing)}."

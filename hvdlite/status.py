@@ -7,9 +7,11 @@ Nothing here is on the path of a collective that goes well.
 """
 
 import os
+import pickle
 import sys
 import threading
 import time
+import traceback
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,9 +23,10 @@ if TYPE_CHECKING:
     from hvdlite.world import World
 
 ACTIVE, LEFT, GONE = range(3)  # LEFT: by shutdown(); GONE: the process ends
-_STATE, _BROKEN, _VERSION, _SINCE, _LENGTH = range(5)  # 64-bit fields at the head of a row
+_VERSION, _LENGTH = range(2)  # 64-bit fields at the head of a row, before the pickled note
 _HEAD = 64
-ROW_BYTES = 2048
+ROW_BYTES = 8192
+_LONGEST_TEXT = (ROW_BYTES - _HEAD) // 5  # characters, of four bytes each at most
 _TAG = 1
 _LOOK_AT_MESSAGES_EVERY = 0.02
 _GRACE = 1.0  # seconds after a rank has left in which its last collective may still come to an end
@@ -47,13 +50,11 @@ class StatusBoard:
     def __init__(self, world: "World", segment: shared_memory.Segment | None):
         self._world = world
         self._notes = {rank: Note() for rank in range(world.size)}
-        self._heads: dict[int, np.ndarray] = {}
-        self._texts: dict[int, np.ndarray] = {}
+        self._rows: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of this host: head and note
         if segment is not None:
             for row, rank in zip(segment.rows, world.host_ranks, strict=True):
-                self._heads[rank] = row[:_HEAD].view(np.int64)
-                self._texts[rank] = row[_HEAD:]
-        self._elsewhere = [r for r in range(world.size) if r != world.rank and r not in self._heads]
+                self._rows[rank] = row[:_HEAD].view(np.int64), row[_HEAD:]
+        self._elsewhere = [r for r in range(world.size) if r != world.rank and r not in self._rows]
         self._sent: list = []
         self._next_look = 0.0
         self._lock = threading.Lock()  # one writer at a time
@@ -64,46 +65,38 @@ class StatusBoard:
 
     def write(self, state: int, text: str, broken: bool = False) -> None:
         """Tell all ranks this rank's state and what it is doing."""
-        with self._lock:
-            self._write(state, text, broken)
-
-    def _write(self, state: int, text: str, broken: bool) -> None:
         me = self._world.rank
-        if self._notes[me].broken:
-            text, broken = self._notes[me].text, True
-        self._notes[me] = Note(state, text, time.monotonic(), broken)
-        if me in self._heads:
-            data = text.encode()[: ROW_BYTES - _HEAD]
-            head = self._heads[me]
-            head[_VERSION] |= 1  # odd: being written, also where an interrupt ended the last time
-            shared_memory.fence()
-            self._texts[me][: len(data)] = np.frombuffer(data, np.uint8)
-            head[_LENGTH] = len(data)
-            head[_SINCE] = time.monotonic_ns()
-            head[_STATE] = state
-            head[_BROKEN] = broken
-            shared_memory.fence()
-            head[_VERSION] += 1
-        self._sent = [request for request in self._sent if not request.Test()]
-        for rank in self._elsewhere:
-            note = (self._world.rank, state, text, broken)
-            self._sent.append(self._world.status_comm.isend(note, dest=rank, tag=_TAG))
+        with self._lock:
+            if self._notes[me].broken:
+                text, broken = self._notes[me].text, True
+            note = Note(state, text[:_LONGEST_TEXT], time.monotonic(), broken)
+            self._notes[me] = note
+            if me in self._rows:
+                head, row = self._rows[me]
+                data = np.frombuffer(pickle.dumps(note), np.uint8)
+                head[_VERSION] |= 1  # odd: being written, also where an interrupt ended it before
+                shared_memory.fence()
+                row[: len(data)] = data
+                head[_LENGTH] = len(data)
+                shared_memory.fence()
+                head[_VERSION] += 1
+            self._sent = [request for request in self._sent if not request.Test()]
+            for rank in self._elsewhere:
+                self._sent.append(self._world.status_comm.isend((me, note), dest=rank, tag=_TAG))
 
     def read(self, rank: int) -> Note:
         """The last note of a rank."""
-        head = self._heads.get(rank)
-        if head is None:
+        if rank not in self._rows:
             self._receive()
             return self._notes[rank]
+        head, row = self._rows[rank]
         for _ in range(1000):  # the writer may have been stopped in the middle
             version = int(head[_VERSION])
             shared_memory.fence()
-            data = bytes(self._texts[rank][: int(head[_LENGTH])])
-            text, since = data.decode(errors="replace"), int(head[_SINCE]) / 1e9
-            note = Note(int(head[_STATE]), text, since, bool(head[_BROKEN]))
+            data = bytes(row[: int(head[_LENGTH])])
             shared_memory.fence()
             if version % 2 == 0 and version == int(head[_VERSION]):
-                return note
+                return pickle.loads(data) if data else Note()
             os.sched_yield()
         return self._notes[rank]
 
@@ -114,8 +107,8 @@ class StatusBoard:
         self._next_look = now + _LOOK_AT_MESSAGES_EVERY
         comm = self._world.status_comm
         while (message := comm.improbe(tag=_TAG)) is not None:
-            rank, state, text, broken = message.recv()
-            self._notes[rank] = Note(state, text, time.monotonic(), broken)
+            rank, note = message.recv()
+            self._notes[rank] = note._replace(since=time.monotonic())  # by the clock of this host
 
     def broken_by(self) -> tuple[int, str] | None:
         """The rank that gave up a wait, and its reason, if there is one."""
@@ -125,7 +118,7 @@ class StatusBoard:
                 return rank, note.text
         return None
 
-    def check(self, waiting_for: str, missing: list[int]) -> None:
+    def check(self, waiting_for: object, missing: list[int]) -> None:
         """Raise HorovodInternalError if what this rank waits for can't come any more."""
         broken = self.broken_by()
         if broken is not None:
@@ -156,16 +149,9 @@ def broken_message(rank: int, reason: str) -> str:
 def where_in_users_code() -> str:
     """File and line of the innermost frame that is neither hvdlite's nor a library's wrapper."""
     package = os.path.dirname(__file__)
-    frame = sys._getframe(1)
-    best = None
-    while frame is not None:
-        filename = frame.f_code.co_filename
-        if not filename.startswith((package, "<frozen")):
-            best = best or frame
-            if "site-packages" not in filename:
-                best = frame
-                break
-        frame = frame.f_back
-    if best is None:
-        return "unknown place"
-    return f"{best.f_code.co_filename}:{best.f_lineno}"
+    places = [
+        (frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe())
+    ]
+    places = [place for place in places if not place[0].startswith((package, "<frozen"))]
+    own = [place for place in places if "site-packages" not in place[0]]
+    return "{}:{}".format(*(own or places)[0]) if places else "unknown place"

@@ -12,7 +12,8 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from hvdlite.request import Request
@@ -26,129 +27,103 @@ class Timeline:
     def __init__(self, path: str, mark_cycles: bool = False):
         self.path = path
         self.mark_cycles = mark_cycles
+        self.active = False  # whether events still go to a file
         self._numbers: dict[str, int] = {}
         self._lock = threading.Lock()
         self._events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
         self._started = time.monotonic_ns()
         try:
             self._file = open(path, "wb", buffering=0)
-            self._file.write(b"[\n]")
+            self._file.write(b"[\n\n]")
         except OSError as error:
             self._complain(error)
             return
-        self._empty = True
+        self.active = True
         self._thread = threading.Thread(target=self._write_all, name="timeline", daemon=True)
         self._thread.start()
 
-    @property
-    def active(self) -> bool:
-        """Whether events still go to a file."""
-        return self._thread is not None
-
     def stop(self) -> None:
         """Write what is left and close the file."""
-        if self._thread is not None:
+        if self.active:
             self._events.put(None)
             self._thread.join(10)
-            self._thread = None
+            self.active = False
 
     # Events, in the order of a request's life
 
     def negotiate(self, request: Request) -> None:
         """The rank has asked for the collective."""
-        kind = _trace_name(request)
-        for tensor in _tensors(request):
-            self._event("B", tensor, f"NEGOTIATE_{kind}")
+        self._mark([request], "B", f"NEGOTIATE_{request.descriptor.kind.upper()}")
 
-    def agreed(self, requests: Sequence[Request], posted_at: Sequence[int], ranks: Sequence[int]):
+    def agreed(
+        self, requests: Sequence[Request], posted_at: Sequence[int] = (), ranks: Sequence[int] = ()
+    ) -> None:
         """All ranks have; `posted_at` tells when (time.monotonic_ns), where that is known."""
         if self.mark_cycles:
             self._put({"ph": "i", "name": "CYCLE_START", "s": "g", "pid": 0, "ts": self._now()})
+        for rank, when in zip(ranks, posted_at, strict=False):
+            self._mark(requests, "X", str(rank), dur=0, ts=max((when - self._started) / 1000, 0))
         for request in requests:
-            kind = _trace_name(request)
-            for tensor in _tensors(request):
-                for rank, when in zip(ranks, posted_at, strict=False):
-                    moment = (when - self._started) / 1000
-                    self._event("X", tensor, str(rank), {"dur": 0, "ts": max(moment, 0)})
-                self._event("E", tensor)
-                self._event("B", tensor, kind)
+            self._mark([request], "E")
+            self._mark([request], "B", request.descriptor.kind.upper())
 
-    def begin(self, requests: Sequence[Request], activity: str) -> None:
-        """A part of the work on these requests begins."""
-        for request in requests:
-            for tensor in _tensors(request):
-                self._event("B", tensor, activity)
-
-    def end(self, requests: Sequence[Request]) -> None:
-        """The part that began last is over."""
-        for request in requests:
-            for tensor in _tensors(request):
-                self._event("E", tensor)
+    @contextmanager
+    def activity(self, requests: Sequence[Request], name: str) -> Iterator[None]:
+        """A part of the work on these requests goes on."""
+        self._mark(requests, "B", name)
+        yield
+        self._mark(requests, "E")
 
     def finished(self, request: Request) -> None:
         """The request has its result, or its error."""
         what = request.descriptor
-        for tensor in _tensors(request):
-            self._event("E", tensor, args={"dtype": what.dtype, "shape": str(what.shapes[0])})
+        self._mark([request], "E", args={"dtype": what.dtype, "shape": str(what.shapes[0])})
 
     # Writing
 
     def _now(self) -> float:
         return (time.monotonic_ns() - self._started) / 1000
 
-    def _event(
-        self, phase: str, tensor: str, name: str = "", more: dict | None = None, args: Any = None
-    ) -> None:
-        event = {"ph": phase, "name": name, "ts": self._now(), "pid": self._number(tensor)}
-        event.update(more or {})
-        if args:
-            event["args"] = args
-        self._put(event)
+    def _mark(self, requests: Sequence[Request], phase: str, name: str = "", **more: Any) -> None:
+        """An event for each tensor of the requests."""
+        for request in requests:
+            for tensor in request.members or (request.descriptor.name,):
+                number = self._number(tensor)
+                self._put({"ph": phase, "name": name, "ts": self._now(), "pid": number, **more})
 
     def _number(self, tensor: str) -> int:
         with self._lock:
-            number = self._numbers.get(tensor)
-            if number is None:
+            if tensor not in self._numbers:
                 number = self._numbers[tensor] = len(self._numbers) + 1
                 meta = {"ph": "M", "pid": number}
                 self._put({**meta, "name": "process_name", "args": {"name": tensor}})
                 self._put({**meta, "name": "process_sort_index", "args": {"sort_index": number}})
-        return number
+            return self._numbers[tensor]
 
     def _put(self, event: dict[str, Any]) -> None:
-        if self._thread is not None:
+        if self.active:
             self._events.put(event)
 
     def _write_all(self) -> None:
+        events, separator = [], ""
         with self._file:
-            going_on = True
-            while going_on:
+            while None not in events:
                 events = [self._events.get()]
-                if events[0] is not None:
-                    time.sleep(_WRITE_EVERY)
+                time.sleep(_WRITE_EVERY)
                 while not self._events.empty():
                     events.append(self._events.get())
-                going_on = None not in events
-                try:
-                    self._append([event for event in events if event is not None])
-                except OSError as error:
-                    self._thread = None
-                    self._complain(error)
-                    return
-
-    def _append(self, events: list[dict[str, Any]]) -> None:
-        if not events:
-            return
-        text = ",\n".join(json.dumps(event) for event in events)
-        # Over the closing bracket of the last time.
-        self._file.seek(-1 if self._empty else -2, os.SEEK_END)
-        start = "" if self._empty else ",\n"
-        data = f"{start}{text}\n]".encode()
-        written = self._file.write(data)
-        self._empty = False
-        if written != len(data):
-            raise OSError("the disk is full")
+                text = ",\n".join(json.dumps(event) for event in events if event is not None)
+                if text:
+                    data = f"{separator}{text}\n]".encode()
+                    try:
+                        self._file.seek(-2, os.SEEK_END)  # over the bracket of the last time
+                        if self._file.write(data) != len(data):
+                            raise OSError("the disk is full")
+                    except OSError as error:
+                        self.active = False
+                        self._complain(error)
+                        return
+                    separator = ",\n"
 
     def _complain(self, error: OSError) -> None:
         print(
@@ -157,11 +132,3 @@ class Timeline:
             file=sys.stderr,
             flush=True,
         )
-
-
-def _trace_name(request: Request) -> str:
-    return request.descriptor.kind.upper()
-
-
-def _tensors(request: Request) -> Sequence[str]:
-    return request.members or (request.descriptor.name,)
