@@ -1,6 +1,7 @@
 """Start, end, and "who am I": the functions that every binding offers."""
 
 import atexit
+import contextlib
 import importlib.util
 import os
 import sys
@@ -102,8 +103,7 @@ def is_initialized() -> bool:
 
 def engine() -> Engine:
     """The running engine; raises ValueError before `init()`."""
-    if _State.engine is None:
-        raise NotInitializedError
+    _world()
     if _State.pid != os.getpid():
         raise HorovodInternalError(
             "a collective was called in a process that was forked from a rank (a DataLoader "
@@ -178,14 +178,10 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
             raise ValueError(f"a process set with ranks {ranks} exists already: {known}")
     number, _State.next_set = _State.next_set, _State.next_set + 1
     _meet("add_process_set", tuple(ranks))
-    if current.world.comm is not None and rank() in ranks:
-        from mpi4py import MPI
-
-        group = current.world.comm.Get_group().Incl(ranks)
-        comm = current.world.comm.Create_group(group, tag=number)
-        if len(ranks) > 1:
-            current.add_group(number, Group(current.world, comm, ranks))
-        assert comm != MPI.COMM_NULL
+    if len(ranks) > 1 and rank() in ranks:
+        comm = current.world.comm
+        comm = comm.Create_group(comm.Get_group().Incl(ranks), tag=number)
+        current.add_group(number, Group(current.world, comm, ranks))
     _register(number, process_set, ranks)
     return process_set
 
@@ -302,9 +298,7 @@ def mpi_built() -> bool:
     return _installed("mpi4py")
 
 
-def mpi_enabled() -> bool:
-    """Whether the ranks talk through MPI, which is so whenever there are several."""
-    return mpi_built()
+mpi_enabled = mpi_built  # the ranks talk through MPI whenever there are several
 
 
 def mpi_threads_supported() -> bool:
@@ -317,26 +311,13 @@ def mpi_threads_supported() -> bool:
     return MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
 
-def gloo_built() -> bool:
-    """False: one runtime serves here what Horovod needed MPI or Gloo for."""
-    return False
-
-
-def gloo_enabled() -> bool:
-    """False, see `gloo_built`."""
-    return False
-
-
 def nccl_built() -> int:
     """NCCL's version code if CuPy brings it, else 0."""
-    if not _installed("cupy"):
-        return 0
-    try:
+    with contextlib.suppress(ImportError):
         from cupy.cuda import nccl
 
         return int(nccl.get_version())
-    except ImportError:
-        return 0
+    return 0
 
 
 def cuda_built() -> bool:
@@ -344,19 +325,12 @@ def cuda_built() -> bool:
     return _installed("cupy")
 
 
-def ddl_built() -> bool:
-    """False: IBM's DDL is not served."""
+def _not_built() -> bool:
+    """False: Gloo, IBM's DDL, Intel's oneCCL and AMD's GPUs are not served."""
     return False
 
 
-def ccl_built() -> bool:
-    """False: Intel's oneCCL is not served."""
-    return False
-
-
-def rocm_built() -> bool:
-    """False: AMD's GPUs are not served."""
-    return False
+gloo_built = gloo_enabled = ddl_built = ccl_built = rocm_built = _not_built
 
 
 # The end of the process

@@ -39,12 +39,7 @@ class SharedExchange:
 
     def arrived(self, number: int) -> bool:
         """Whether all ranks have shown their value of the round."""
-        fields = self._fields
-        for start in self._others:
-            if fields[start + _ROUND] < number:
-                return False
-        shared_memory.fence()
-        return True
+        return self._reached(_ROUND, number)
 
     def equal(self, number: int) -> bool:
         """Whether all ranks have shown the same value."""
@@ -74,9 +69,12 @@ class SharedExchange:
 
     def signalled(self, number: int) -> bool:
         """Whether all ranks have come to that point."""
+        return self._reached(_SIGNALS, number)
+
+    def _reached(self, field: int, number: int) -> bool:
         fields = self._fields
         for start in self._others:
-            if fields[start + _SIGNALS] < number:
+            if fields[start + field] < number:
                 return False
         shared_memory.fence()
         return True

@@ -27,10 +27,8 @@ _in_use = 0  # bytes of all segments that this process has mapped
 def _anonymous_file() -> int:
     """A descriptor of a new memory file, or -1. Not every Python's os module can make one."""
     try:
-        if hasattr(os, "memfd_create"):
-            return os.memfd_create("hvdlite")
         return ctypes.CDLL(None).memfd_create(b"hvdlite", 1)  # 1: close on exec
-    except (AttributeError, OSError):
+    except AttributeError:
         return -1
 
 
@@ -55,11 +53,9 @@ class Segment:
 
     def __init__(self, memory: mmap.mmap, nrows: int, row_bytes: int, index: int):
         self.index = index
-        self.row_bytes = row_bytes
         self.memory = memory
-        stride = len(memory) // nrows
-        whole = np.frombuffer(memory, dtype=np.uint8).reshape(nrows, stride)
-        self.rows = [whole[i, :row_bytes] for i in range(nrows)]
+        whole = np.frombuffer(memory, dtype=np.uint8).reshape(nrows, -1)
+        self.rows = [row[:row_bytes] for row in whole]
 
 
 def allocate(
@@ -85,11 +81,9 @@ def allocate(
         if fd >= 0 and _grow(fd, size, limit):
             where = f"/proc/{os.getpid()}/fd/{fd}", os.fstat(fd).st_ino
     allgather = allgather or comm.allgather
-    where = allgather(where)[0]
     try:
-        memory = None
-        if where is not None:
-            memory = _open_row(where, fd, stride, size, comm.rank)
+        where = allgather(where)[0]
+        memory = _open_row(*where, stride, size, comm.rank) if where is not None else None
         # Nobody may close the file before everybody has opened it.
         if not all(allgather(memory is not None)):
             return None
@@ -106,31 +100,23 @@ def _give_back(size: int) -> None:
     _in_use -= size
 
 
-def _open_row(
-    where: tuple[str, int], fd: int, stride: int, size: int, row: int
-) -> mmap.mmap | None:
-    opened, (path, inode) = fd, where
+def _open_row(path: str, inode: int, stride: int, size: int, row: int) -> mmap.mmap | None:
     try:
-        if fd < 0:
-            opened = os.open(path, os.O_RDWR)
-        if os.fstat(opened).st_ino != inode:  # another process has that number in our container
-            return None
-        os.posix_fallocate(opened, row * stride, stride)
-        return mmap.mmap(opened, size)
+        with open(path, "r+b", buffering=0) as file:
+            fd = file.fileno()
+            if os.fstat(fd).st_ino != inode:  # another process has that number in our container
+                return None
+            os.posix_fallocate(fd, row * stride, stride)
+            return mmap.mmap(fd, size)
     except OSError:
         return None
-    finally:
-        if opened != fd:
-            os.close(opened)
 
 
-def _no_fence() -> None:
-    pass
+def fence() -> None:
+    """Order the stores before it against those after it, and likewise the loads.
 
-
-# Orders the stores before it against those after it, and likewise the loads. x86 processors do
-# that by themselves; on others the world puts MPI's memory barrier (Win.Sync) here.
-fence: Callable[[], None] = _no_fence
+    x86 processors do that by themselves; on others the world puts MPI's barrier (Win.Sync) here.
+    """
 
 
 def needs_fence() -> bool:

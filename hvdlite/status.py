@@ -20,6 +20,8 @@ from hvdlite import shared_memory
 from hvdlite.exceptions import HorovodInternalError
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from hvdlite.world import World
 
 ACTIVE, LEFT, GONE = range(3)  # LEFT: by shutdown(); GONE: the process ends
@@ -47,8 +49,10 @@ class Note(NamedTuple):
 class StatusBoard:
     """Reads and writes the notes of all ranks of a world."""
 
-    def __init__(self, world: "World", segment: shared_memory.Segment | None):
-        self._world = world
+    def __init__(
+        self, world: "World", segment: shared_memory.Segment | None, comm: "MPI.Intracomm"
+    ):
+        self._world, self._comm = world, comm
         self._notes = {rank: Note() for rank in range(world.size)}
         self._rows: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of this host: head and note
         if segment is not None:
@@ -82,7 +86,7 @@ class StatusBoard:
                 head[_VERSION] += 1
             self._sent = [request for request in self._sent if not request.Test()]
             for rank in self._elsewhere:
-                self._sent.append(self._world.status_comm.isend((me, note), dest=rank, tag=_TAG))
+                self._sent.append(self._comm.isend((me, note), dest=rank, tag=_TAG))
 
     def read(self, rank: int) -> Note:
         """The last note of a rank."""
@@ -105,23 +109,21 @@ class StatusBoard:
         if not self._elsewhere or now < self._next_look:
             return
         self._next_look = now + _LOOK_AT_MESSAGES_EVERY
-        comm = self._world.status_comm
-        while (message := comm.improbe(tag=_TAG)) is not None:
+        while (message := self._comm.improbe(tag=_TAG)) is not None:
             rank, note = message.recv()
             self._notes[rank] = note._replace(since=time.monotonic())  # by the clock of this host
 
-    def broken_by(self) -> tuple[int, str] | None:
+    def broken_by(self) -> tuple[str, str] | None:
         """The rank that gave up a wait, and its reason, if there is one."""
         for rank in self._notes:
             note = self.read(rank)
             if note.broken:
-                return rank, note.text
+                return f"rank {rank}", note.text
         return None
 
     def check(self, waiting_for: object, missing: list[int]) -> None:
         """Raise HorovodInternalError if what this rank waits for can't come any more."""
-        broken = self.broken_by()
-        if broken is not None:
+        if broken := self.broken_by():
             raise HorovodInternalError(broken_message(*broken))
         long_ago = time.monotonic() - _GRACE
         left = [
@@ -138,10 +140,10 @@ class StatusBoard:
             )
 
 
-def broken_message(rank: int, reason: str) -> str:
+def broken_message(who: str, reason: str) -> str:
     """The text of the error that every rank raises once a rank has given up."""
     return (
-        f"rank {rank} {reason}, so the ranks are no longer in step. "
+        f"{who} {reason}, so the ranks are no longer in step. "
         "Call hvd.shutdown() and hvd.init() on every rank, or start the program again."
     )
 

@@ -28,54 +28,31 @@ LAUNCHERS = {
 class World:
     """The ranks of one `init()`. Alone (no launcher), it has size 1 and no MPI communicator."""
 
-    def __init__(self, settings: Settings):
-        self.settings = settings
-        self.comm: MPI.Intracomm | None = None
-        self.host_comm: MPI.Intracomm | None = None
-        self.status_comm: MPI.Intracomm | None = None
-        self.rank, self.size = 0, 1
-        self.hosts: list[list[int]] = [[0]]  # the ranks of each host, hosts by their lowest rank
+    def __init__(
+        self,
+        settings: Settings,
+        rank: int = 0,
+        hosts: Sequence[Sequence[int]] = ((0,),),
+        comm: "MPI.Intracomm | None" = None,
+    ):
+        self.settings, self.rank, self.comm = settings, rank, comm
+        self.hosts = hosts  # the ranks of each host, hosts by their lowest rank
+        self.size = sum(len(ranks) for ranks in hosts)
+        self.is_homogeneous = len({len(ranks) for ranks in hosts}) == 1
+        self.host_ranks = next(ranks for ranks in hosts if rank in ranks)
+        self.local_rank, self.local_size = self.host_ranks.index(rank), len(self.host_ranks)
+        # The ranks with this local_rank, one a host, as far as hosts have that many.
+        peers = [ranks[self.local_rank] for ranks in hosts if len(ranks) > self.local_rank]
+        self.cross_rank, self.cross_size = peers.index(rank), len(peers)
+        self.crowded = self.local_size > cores()  # spinning would harm others
         self.status: status.StatusBoard | None = None
         self._warned: set[str] = set()
-        self.crowded = False  # more ranks on this host than cores: spinning would harm others
 
     def warn_once(self, message: str) -> None:
         """Print a warning, on the lowest rank of each host, the first time only."""
         if message not in self._warned and self.local_rank == 0:
             print(f"hvdlite: {message}", file=sys.stderr, flush=True)
         self._warned.add(message)
-
-    @property
-    def host_ranks(self) -> list[int]:
-        """The ranks that share this host's memory."""
-        return next(ranks for ranks in self.hosts if self.rank in ranks)
-
-    @property
-    def local_rank(self) -> int:
-        return self.host_ranks.index(self.rank)
-
-    @property
-    def local_size(self) -> int:
-        return len(self.host_ranks)
-
-    @property
-    def _peers(self) -> list[int]:
-        """The ranks with this local_rank, one a host, as far as hosts have that many."""
-        local = self.local_rank
-        return [ranks[local] for ranks in self.hosts if len(ranks) > local]
-
-    @property
-    def cross_rank(self) -> int:
-        return self._peers.index(self.rank)
-
-    @property
-    def cross_size(self) -> int:
-        return len(self._peers)
-
-    @property
-    def is_homogeneous(self) -> bool:
-        """Whether every host has the same number of ranks."""
-        return len({len(ranks) for ranks in self.hosts}) == 1
 
 
 def _launched() -> bool:
@@ -184,9 +161,8 @@ def connect(settings: Settings, comm: "MPI.Intracomm | Sequence[int] | None" = N
     `comm` narrows the world to some ranks of MPI.COMM_WORLD, or to those of a communicator.
     Raises HorovodInternalError if a launcher and MPI don't agree on the number of processes.
     """
-    world = World(settings)
     if comm is None and not _launched():
-        return world
+        return World(settings)
     _start_mpi()
 
     base = _base_communicator(comm)
@@ -194,34 +170,31 @@ def connect(settings: Settings, comm: "MPI.Intracomm | Sequence[int] | None" = N
         _check_launcher(base.size)
     if base.size == 1:
         Job.last = None
-        return world
+        return World(settings)
     if Job.pending is None or Job.pending[0] != base:
         Job.pending = base, base.Ibarrier()
     _wait_for_arrival(Job.pending[1])
     Job.pending = None
     with undisturbed():
-        _set_up(world, base)
-    Job.last = world
-    return world
+        Job.last = _set_up(settings, base)
+    return Job.last
 
 
-def _set_up(world: World, base: "MPI.Intracomm") -> None:
+def _set_up(settings: Settings, base: "MPI.Intracomm") -> World:
     """Communicators, hosts and the status board; all ranks are here, so nobody waits for long."""
     from mpi4py import MPI
 
-    settings = world.settings = base.bcast(world.settings)  # what decides must be the same for all
-    world.comm, world.status_comm = base.Dup(), base.Dup()
-    world.rank, world.size = base.rank, base.size
-    world.host_comm = base.Split_type(MPI.COMM_TYPE_SHARED)
+    settings = base.bcast(settings)  # what decides must be the same for all
+    host_comm = base.Split_type(MPI.COMM_TYPE_SHARED)
     if settings.ranks_per_host:
-        world.host_comm = world.host_comm.Split(world.rank // settings.ranks_per_host)
-    groups = {tuple(ranks) for ranks in base.allgather(world.host_comm.allgather(world.rank))}
-    world.hosts = sorted(sorted(ranks) for ranks in groups)
-    world.crowded = world.local_size > cores()
+        host_comm = host_comm.Split(base.rank // settings.ranks_per_host)
+    hosts = sorted({tuple(ranks) for ranks in base.allgather(host_comm.allgather(base.rank))})
+    world = World(settings, base.rank, hosts, base.Dup())
     if shared_memory.needs_fence():
         shared_memory.fence = MPI.Win.Create(None, comm=MPI.COMM_SELF).Sync
-    segment = shared_memory.allocate(world.host_comm, status.ROW_BYTES)
-    world.status = status.StatusBoard(world, segment)
+    segment = shared_memory.allocate(host_comm, status.ROW_BYTES)
+    world.status = status.StatusBoard(world, segment, base.Dup())
+    return world
 
 
 def _gone(world: World) -> int:
