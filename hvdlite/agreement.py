@@ -46,20 +46,19 @@ def resolve(
     Returns the calls to run, in the order of the first rank that has not joined, and for each
     name on which the ranks disagree the message of its error.
     """
-    joined = [rank for rank, calls in zip(ranks, lists, strict=True) if _has_joined(calls)]
+    joined = _joined(lists, ranks)
     active = [rank for rank in ranks if rank not in joined]
     if not active:  # all have: the joins themselves are what is left to run
         active, joined = joined, []
-    by_name = [
-        {descriptor.name: descriptor for descriptor in calls}
-        for rank, calls in zip(ranks, lists, strict=True)
-        if rank in active
-    ]
+    calls = {
+        rank: {descriptor.name: descriptor for descriptor in listed}
+        for rank, listed in zip(ranks, lists, strict=True)
+    }
     run, errors = [], {}
-    for name in by_name[0]:
-        if not all(name in calls for calls in by_name):
+    for name in calls[active[0]]:
+        descriptors = [calls[rank].get(name) for rank in active]
+        if None in descriptors:
             continue
-        descriptors = [calls[name] for calls in by_name]
         if any(descriptor != descriptors[0] for descriptor in descriptors):
             errors[name] = disagreement(descriptors, active)
         elif joined and descriptors[0].kind not in GOES_ON_AFTER_JOIN:
@@ -76,8 +75,10 @@ def resolve(
 GOES_ON_AFTER_JOIN = ("allreduce", "allocate", "survey", "barrier")
 
 
-def _has_joined(calls: Sequence[Descriptor]) -> bool:
-    return any(descriptor.kind == "join" for descriptor in calls)
+def _joined(lists: Sequence[Sequence[Descriptor]], ranks: Sequence[int]) -> list[int]:
+    """The ranks whose calls tell that they have joined."""
+    kinds = [{descriptor.kind for descriptor in calls} for calls in lists]
+    return [rank for rank, some in zip(ranks, kinds, strict=True) if "join" in some]
 
 
 class Agreement:
@@ -119,16 +120,15 @@ class Agreement:
         Returns the calls to run now, the same on every rank. Calls on which the ranks disagree
         are finished with an error.
         """
+        exchange = self._group.exchange
         if self._posted is None:
-            if not self.pending:
-                return []
-            if not self._has_new and not self._group.exchange.wanted(self.round + 1):
+            if not self.pending or not (self._has_new or exchange.wanted(self.round + 1)):
                 return []
             self._post()
-        if not self._group.exchange.arrived(self.round):
+        if not exchange.arrived(self.round):
             return []
         posted, self._posted = self._posted, None
-        self.at_once = self._group.exchange.equal(self.round)
+        self.at_once = exchange.equal(self.round)
         if self.at_once:
             self._lists = []
             for request in posted:
@@ -141,22 +141,16 @@ class Agreement:
         self._posted = list(self.pending.values())
         self.round += 1
         self._before_post(self._posted, self.round)
-        if len(self._posted) == 1:
-            value = digest(self._posted[0].descriptor)
-        else:
-            value = digest(tuple(digest(request.descriptor) for request in self._posted))
-        self._group.exchange.post(self.round, value)
+        digests = tuple(digest(request.descriptor) for request in self._posted)
+        self._group.exchange.post(self.round, digests[0] if len(digests) == 1 else digest(digests))
 
     def _resolve(self, posted: list[Request]) -> list[Request]:
         # All ranks are here and see that they differ, so they exchange their lists now.
         mine = [tuple(request.descriptor) for request in posted]
         gathered = self._group.allgather_object(mine)
         self._lists = [[Descriptor(*fields) for fields in calls] for calls in gathered]
-        ranks = self._group.ranks
-        self.joined = [
-            rank for rank, calls in zip(ranks, self._lists, strict=True) if _has_joined(calls)
-        ]
-        run, errors = resolve(self._lists, ranks)
+        self.joined = _joined(self._lists, self._group.ranks)
+        run, errors = resolve(self._lists, self._group.ranks)
         for name, message in errors.items():
             if name in self.pending:
                 self.failed(self.pending.pop(name), message)

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import importlib.util
+import itertools
 import os
 import sys
 import threading
@@ -89,9 +90,6 @@ def shutdown() -> None:
         left = _State.engine
         if left.broken or any(channel.agreement.pending for channel in left.channels.values()):
             _State.left.append(left)
-        else:
-            for channel in left.channels.values():
-                channel.group.lent.clear()
         _State.engine.broken = "hvdlite was shut down; call hvd.init() again"
         _State.engine = None
 
@@ -196,11 +194,10 @@ def _agree_on_process_sets(process_sets: Sequence[ProcessSet | Sequence[int]]) -
         raise ValueError(f"init: these process sets repeat each other or the world: {lists}")
     if not all(good for _, good in gathered):
         return  # the ranks whose list was refused will call init() with another
-    longest = max(len(lists) for lists, _ in gathered)
-    for position in range(longest):
-        for lists, _ in gathered:
-            if len(lists) > position and lists[position] not in process_set_ranks().values():
-                add_process_set(lists[position])
+    for same_place in itertools.zip_longest(*(lists for lists, _ in gathered)):
+        for ranks in same_place:
+            if ranks is not None and ranks not in process_set_ranks().values():
+                add_process_set(ranks)
     numbers = {tuple(ranks): number for number, ranks in process_set_ranks().items()}
     for process_set in wanted:
         number = numbers[tuple(sorted(process_set.ranks))]
@@ -341,9 +338,8 @@ def _at_exit() -> None:
         return  # a forked child that runs its parent's exit handlers
     if is_initialized():
         stop_timeline()
-    board = Job.last.status if Job.last is not None else None
-    if board is not None and board.read(Job.last.rank).state != status.GONE:
-        board.write(status.GONE, "has ended its program")
+    if Job.last is not None and Job.last.status.read(Job.last.rank).state != status.GONE:
+        Job.last.status.write(status.GONE, "has ended its program")
     leave_world(Job.last)
 
 

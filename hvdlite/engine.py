@@ -44,7 +44,7 @@ class Channel:
         # Buffers by the name of their allocation, for a rank that takes part after its join().
         # The last ones are kept for a rank whose optimizer is gone by then.
         self.buffers: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
-        self._kept: collections.deque[Segment] = collections.deque(maxlen=8)
+        self.kept: collections.deque[Segment] = collections.deque(maxlen=8)
 
     def _stand_in(self, what: Descriptor) -> Request:
         """The request of a rank that has joined: zeros, which leave the others' sum as it is."""
@@ -57,14 +57,6 @@ class Channel:
             return Request(what)
         arrays = [np.zeros(math.prod(shape), dtype=what.dtype) for shape in what.shapes]
         return Request(what, arrays, arrays)
-
-    def allocate(self, request: Request) -> Segment | None:
-        """Shared memory for a buffer, or None; all ranks of the group call it."""
-        segment = self.collectives.allocate(request.descriptor.shapes[0][0])
-        if segment is not None:
-            self.buffers[request.descriptor.name] = segment
-            self._kept.append(segment)
-        return segment
 
 
 class Engine:
@@ -245,7 +237,6 @@ class Engine:
                     self._run_allreduce(channel, batch)
                 else:  # the only one of its batch
                     getattr(self, f"_run_{batch[0].descriptor.kind}")(channel, *batch)
-        channel.group.lent.clear()
         for request in requests:
             request.finish()
             if self.timeline:
@@ -325,7 +316,10 @@ class Engine:
 
     def _run_allocate(self, channel: Channel, request: Request) -> None:
         """The result: shared memory with a row for each rank, or None."""
-        request.result = channel.allocate(request)
+        segment = request.result = channel.collectives.allocate(request.descriptor.shapes[0][0])
+        if segment is not None:
+            channel.buffers[request.descriptor.name] = segment
+            channel.kept.append(segment)
 
     def _run_join(self, channel: Channel, request: Request) -> None:
         """All ranks have joined. The result: the last of them."""

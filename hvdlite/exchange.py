@@ -87,15 +87,14 @@ class MessageExchange:
 
     def __init__(self, comm: "MPI.Intracomm"):
         self._comm = comm
-        self._values = np.zeros((2, comm.size), dtype=np.int64)
-        self._mine = np.zeros(2, dtype=np.int64)
+        self._values = np.zeros(comm.size, dtype=np.int64)
+        self._mine = np.zeros(1, dtype=np.int64)
         self._request = None
         self._arrived_at = 0.0
 
     def post(self, number: int, value: int) -> None:
-        slot = number & 1
-        self._mine[slot] = value
-        self._request = self._comm.Iallgather(self._mine[slot : slot + 1], self._values[slot])
+        self._mine[0] = value
+        self._request = self._comm.Iallgather(self._mine, self._values)
 
     def arrived(self, number: int) -> bool:
         if self._request is not None and self._request.Test():
@@ -104,8 +103,7 @@ class MessageExchange:
         return self._request is None
 
     def equal(self, number: int) -> bool:
-        values = self._values[number & 1]
-        return bool((values == values[0]).all())
+        return bool((self._values == self._mine).all())
 
     def missing(self, number: int) -> list[int]:
         # MPI doesn't tell who has come; the notes of the status board do, as far as they can.

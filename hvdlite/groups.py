@@ -1,7 +1,7 @@
 """A group of ranks that make collectives together: the world, or a process set."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,16 +27,14 @@ class Group:
         self.ranks = ranks
         self.index = comm.rank
         self.size = comm.size
-        self.shared = False
         self.lent: list[tuple] = []  # what MPI calls under way read and write
         hosts = [[rank for rank in ranks if rank in host] for host in world.hosts]
         self.hosts = [host for host in hosts if host]  # the ranks of each host
-        if len(self.hosts) == 1:
-            segment = self.allocate(exchange.ROW_BYTES)
-            if segment is not None:
-                self.shared = True
-                self.exchange = exchange.SharedExchange(segment, self.index)
-        if not self.shared:
+        segment = self.allocate(exchange.ROW_BYTES) if len(self.hosts) == 1 else None
+        self.shared = segment is not None
+        if self.shared:
+            self.exchange = exchange.SharedExchange(segment, self.index)
+        else:
             self.exchange = exchange.MessageExchange(comm.Dup())
 
     def allocate(self, row_bytes: int) -> shared_memory.Segment | None:
@@ -49,8 +47,8 @@ class Group:
 
         Raises HorovodInternalError when a rank has left or given up meanwhile.
         """
-        others = [rank for rank in self.ranks if rank != self.world.rank]
-        wait_until(ready, self, what, lambda: others)
+        me = self.world.rank
+        wait_until(ready, self, what, lambda: [rank for rank in self.ranks if rank != me])
 
     def sync(self, what: str = "a collective") -> None:
         """Wait until all ranks of a shared group are here."""
@@ -63,16 +61,18 @@ class Group:
         self.lent.append(buffers)
         return call(*buffers, **more)
 
-    def wait_request(self, request: "MPI.Request", what: str = "a collective") -> None:
-        """Wait for an MPI request, interruptibly."""
-        if not request.Test():
-            self.wait_until(request.Test, what)
+    def wait_all(self, requests: "Sequence[MPI.Request]", what: str = "a collective") -> None:
+        """Wait, interruptibly, for all MPI calls that have begun."""
+        for request in requests:
+            if not request.Test():
+                self.wait_until(request.Test, what)
+        self.lent.clear()
 
     def allgather_numbers(self, numbers: np.ndarray) -> np.ndarray:
         """Every rank's numbers (int64, the same count on each): an array of [size, count]."""
         gathered = np.empty((self.size, len(numbers)), dtype=np.int64)
         mine = np.asarray(numbers, dtype=np.int64)
-        self.wait_request(self.begin(self.comm.Iallgather, mine, gathered))
+        self.wait_all([self.begin(self.comm.Iallgather, mine, gathered)])
         return gathered
 
     def allgather_object(self, item: Any) -> list[Any]:
@@ -80,6 +80,5 @@ class Group:
         data = np.frombuffer(pickle.dumps(item), dtype=np.uint8)
         counts = self.allgather_numbers(np.array([len(data)]))[:, 0]
         gathered = np.empty(int(counts.sum()), dtype=np.uint8)
-        self.wait_request(self.begin(self.comm.Iallgatherv, data, [gathered, counts]))
-        self.lent.clear()
+        self.wait_all([self.begin(self.comm.Iallgatherv, data, [gathered, counts])])
         return [pickle.loads(part) for part in np.split(gathered, np.cumsum(counts)[:-1])]

@@ -26,10 +26,8 @@ def choose(group: Group) -> MPICollectives:
     algorithm = group.world.settings.allreduce
     if algorithm in _ANYWHERE:
         return _ANYWHERE[algorithm](group)
-    if group.shared:
-        shared = SharedMemoryCollectives.create(group)
-        if shared is not None:
-            return shared
+    if shared := SharedMemoryCollectives.create(group):
+        return shared
     if 1 < len(group.hosts) < group.size:
         return HierarchicalCollectives(group)
     if len(group.hosts) == 1:

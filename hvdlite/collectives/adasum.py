@@ -41,7 +41,6 @@ def adasum(messages: MPICollectives, buffer: np.ndarray, counts: Sequence[int]) 
     directions of its own. Halves are computed in float32 and rounded once.
     """
     index, size = messages.group.index, messages.group.size
-    check_size(size, "allreduce")
     work = buffer.astype(accumulator(buffer.dtype), copy=False)
     ends = np.cumsum([0, *counts]).tolist()
     held, way = slice(0, len(work)), []
@@ -112,4 +111,4 @@ def _sum_over(messages: MPICollectives, numbers: np.ndarray, size: int) -> np.nd
 
 def _swap(messages: MPICollectives, partner: int, mine: np.ndarray, theirs: np.ndarray) -> None:
     requests = messages.receive(theirs, partner) + messages.send(mine, partner)
-    messages.wait_all(requests, "Adasum allreduce")
+    messages.group.wait_all(requests, "Adasum allreduce")

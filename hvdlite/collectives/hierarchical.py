@@ -35,9 +35,7 @@ class HierarchicalCollectives(MPICollectives):
         super().__init__(group)
         here = next(i for i, host in enumerate(group.hosts) if group.world.rank in host)
         inside = Group(group.world, group.comm.Split(here), group.hosts[here])
-        self.inside = SharedMemoryCollectives.create(inside) if inside.shared else None
-        if self.inside is None:
-            self.inside = MPICollectives(inside)
+        self.inside = SharedMemoryCollectives.create(inside) or MPICollectives(inside)
         self.carriers = min(len(host) for host in group.hosts)
         self.between = None
         place = inside.index

@@ -56,7 +56,7 @@ class MPICollectives:
         for start in range(0, len(data), LARGEST_COUNT):
             part = data[start : start + LARGEST_COUNT]
             request = self.group.begin(self.comm.Iallreduce, self._in_place, part, op=self._ops[op])
-            self.group.wait_request(request, "allreduce")
+            self.group.wait_all([request], "allreduce")
         finish(work)
 
     def allreduce_rows(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
@@ -65,11 +65,9 @@ class MPICollectives:
 
     def broadcast(self, buffer: np.ndarray, root: int) -> None:
         """Overwrite `buffer` with that of the rank of index `root`."""
-        data = buffer.view(np.uint8)
-        for start in range(0, len(data), LARGEST_COUNT):
-            piece = data[start : start + LARGEST_COUNT]
+        for piece in self._messages(buffer):
             request = self.group.begin(self.comm.Ibcast, piece, root=root)
-            self.group.wait_request(request, "broadcast")
+            self.group.wait_all([request], "broadcast")
 
     def allgather(self, part: np.ndarray, counts: Sequence[int]) -> np.ndarray:
         """All ranks' parts, in rank order; rank i's has counts[i] elements."""
@@ -78,7 +76,7 @@ class MPICollectives:
         if gathered.nbytes < LARGEST_COUNT:
             layout = [gathered.view(np.uint8), [count * part.itemsize for count in counts]]
             request = self.group.begin(self.comm.Iallgatherv, part.view(np.uint8), layout)
-            self.group.wait_request(request, "allgather")
+            self.group.wait_all([request], "allgather")
             return gathered
         for root, piece in enumerate(stretches(counts)):
             if root == self.group.index:
@@ -96,7 +94,7 @@ class MPICollectives:
             requests += self.receive(received[arriving], rank)
         for rank, leaving in enumerate(stretches(send_counts)):
             requests += self.send(data[leaving], rank)
-        self.wait_all(requests, "alltoall")
+        self.group.wait_all(requests, "alltoall")
         return received
 
     def reducescatter(
@@ -135,8 +133,3 @@ class MPICollectives:
     def _messages(array: np.ndarray) -> list[np.ndarray]:
         data = array.view(np.uint8)
         return [data[i : i + LARGEST_COUNT] for i in range(0, len(data), LARGEST_COUNT)]
-
-    def wait_all(self, requests: "Sequence[MPI.Request]", what: str) -> None:
-        """Wait for several messages."""
-        for request in requests:
-            self.group.wait_request(request, what)

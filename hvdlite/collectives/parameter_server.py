@@ -28,14 +28,14 @@ class ParameterServerCollectives(MPICollectives):
     def _reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
         what = "parameter server allreduce"
         if self.group.index != SERVER:
-            self.wait_all(self.send(work, SERVER), what)
-            self.wait_all(self.receive(work, SERVER), what)
+            self.group.wait_all(self.send(work, SERVER), what)
+            self.group.wait_all(self.receive(work, SERVER), what)
             return
         workers = [rank for rank in range(self.group.size) if rank != SERVER]
         arriving = np.empty_like(work)
         for worker in workers:  # in rank order, so that every run adds in the same order
-            self.wait_all(self.receive(arriving, worker), what)
+            self.group.wait_all(self.receive(arriving, worker), what)
             UFUNCS[op](work, arriving, out=work)
         finish(work)
         for worker in workers:
-            self.wait_all(self.send(work, worker), what)
+            self.group.wait_all(self.send(work, worker), what)

@@ -44,4 +44,4 @@ class RingCollectives(MPICollectives):
         """Send a chunk to the right neighbour while one arrives from the left."""
         rank, size = self.group.index, self.group.size
         requests = self.receive(incoming, (rank - 1) % size) + self.send(chunk, (rank + 1) % size)
-        self.wait_all(requests, "ring allreduce")
+        self.group.wait_all(requests, "ring allreduce")

@@ -53,7 +53,7 @@ class SharedMemoryCollectives(MPICollectives):
     @classmethod
     def create(cls, group: Group) -> "SharedMemoryCollectives | None":
         """None, on every rank, if the memory can't be had."""
-        stages = [group.allocate(STAGE_BYTES) for _ in range(2)]
+        stages = [group.allocate(STAGE_BYTES) for _ in range(2)] if group.shared else [None]
         return None if None in stages else cls(group, stages)
 
     # Large tensors and tensors in shared memory
