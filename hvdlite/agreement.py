@@ -7,6 +7,7 @@ differently fails on every rank with the same message; the rest waits for the ne
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hvdlite.request import Descriptor, Request, digest
@@ -19,13 +20,13 @@ def disagreement(descriptors: Sequence[Descriptor], ranks: Sequence[int]) -> str
     """The message for a call that the ranks describe differently."""
     parts = []
     shown = [descriptor.values() for descriptor in descriptors]
-    for field in shown[0]:
+    for aspect in shown[0]:
         by_value: dict[str, list[int]] = {}
         for values, rank in zip(shown, ranks, strict=True):
-            by_value.setdefault(str(values[field]), []).append(rank)
+            by_value.setdefault(str(values[aspect]), []).append(rank)
         if len(by_value) > 1:
             said = ", ".join(f"{value} on {_ranks(who)}" for value, who in by_value.items())
-            parts.append(f"the {field}: {said}")
+            parts.append(f"the {aspect}: {said}")
     return (
         f"{descriptors[0]}: the ranks disagree on {'; '.join(parts)}. "
         "Make the same call on every rank."
@@ -81,27 +82,21 @@ def _joined(lists: Sequence[Sequence[Descriptor]], ranks: Sequence[int]) -> list
     return [rank for rank, some in zip(ranks, kinds, strict=True) if "join" in some]
 
 
+@dataclass(eq=False)
 class Agreement:
     """The pending calls of this rank in one group, and the rounds in which the group agrees."""
 
-    def __init__(
-        self,
-        group: "Group",
-        before_post: Callable[[list[Request], int], None],
-        stand_in: Callable[[Descriptor], Request],
-        failed: Callable[[Request, str], None],
-    ):
-        self._group = group
-        self._before_post = before_post
-        self.failed = failed  # called for a request on which the ranks disagree
-        self._stand_in = stand_in  # makes the request of a rank that has joined
-        self.joined: list[int] = []  # the ranks that have, as of the last exchange of lists
-        self.pending: dict[str, Request] = {}
-        self.round = 0
-        self.at_once = False  # whether the last round needed no exchange of lists
-        self._posted: list[Request] | None = None
-        self._has_new = False
-        self._lists: list[list[Descriptor]] = []  # everybody's calls, where the last round differed
+    group: "Group"
+    before_post: Callable[[list[Request], int], None]
+    stand_in: Callable[[Descriptor], Request]  # makes the request of a rank that has joined
+    failed: Callable[[Request, str], None]  # called for a request on which the ranks disagree
+    joined: list[int] = field(default_factory=list)  # as of the last exchange of lists
+    pending: dict[str, Request] = field(default_factory=dict)
+    round: int = 0
+    at_once: bool = False  # whether the last round needed no exchange of lists
+    _posted: list[Request] | None = None
+    _lists: list[list[Descriptor]] = field(default_factory=list)
+    _has_new: bool = False  # whether a call came in since the last post
 
     def add(self, request: Request) -> None:
         """Take a call in; raises ValueError if one of that name is still under way."""
@@ -120,7 +115,7 @@ class Agreement:
         Returns the calls to run now, the same on every rank. Calls on which the ranks disagree
         are finished with an error.
         """
-        exchange = self._group.exchange
+        exchange = self.group.exchange
         if self._posted is None:
             if not self.pending or not (self._has_new or exchange.wanted(self.round + 1)):
                 return []
@@ -140,27 +135,27 @@ class Agreement:
         self._has_new = False  # first, since another thread may add a call at any moment
         self._posted = list(self.pending.values())
         self.round += 1
-        self._before_post(self._posted, self.round)
+        self.before_post(self._posted, self.round)
         digests = tuple(digest(request.descriptor) for request in self._posted)
-        self._group.exchange.post(self.round, digests[0] if len(digests) == 1 else digest(digests))
+        self.group.exchange.post(self.round, digests[0] if len(digests) == 1 else digest(digests))
 
     def _resolve(self, posted: list[Request]) -> list[Request]:
         # All ranks are here and see that they differ, so they exchange their lists now.
         mine = [tuple(request.descriptor) for request in posted]
-        gathered = self._group.allgather_object(mine)
+        gathered = self.group.allgather_object(mine)
         self._lists = [[Descriptor(*fields) for fields in calls] for calls in gathered]
-        self.joined = _joined(self._lists, self._group.ranks)
-        run, errors = resolve(self._lists, self._group.ranks)
+        self.joined = _joined(self._lists, self.group.ranks)
+        run, errors = resolve(self._lists, self.group.ranks)
         for name, message in errors.items():
             if name in self.pending:
                 self.failed(self.pending.pop(name), message)
-        return [self.pending.pop(what.name, None) or self._stand_in(what) for what in run]
+        return [self.pending.pop(what.name, None) or self.stand_in(what) for what in run]
 
     def last_to_join(self) -> int:
         """The last rank that joined, once all have."""
-        ranks = self._group.ranks
+        ranks = self.group.ranks
         late = [i for i, rank in enumerate(ranks) if rank not in self.joined]
-        times = self._group.exchange.posted_at(self.round)
+        times = self.group.exchange.posted_at(self.round)
         self.joined = []
         return ranks[max(late, key=lambda i: (times[i] if times else 0, i))]
 
@@ -170,9 +165,9 @@ class Agreement:
 
     def missing(self, name: str) -> list[int]:
         """The ranks, by their number in the world, that have not asked for the call so far."""
-        ranks = self._group.ranks
+        ranks = self.group.ranks
         if self._posted is not None:
-            return [ranks[i] for i in self._group.exchange.missing(self.round)]
+            return [ranks[i] for i in self.group.exchange.missing(self.round)]
         return [
             rank
             for rank, calls in zip(ranks, self._lists, strict=False)

@@ -29,7 +29,6 @@ class _State:
     process_sets: dict[int, ProcessSet] = {}
     next_set = 1
     pid = 0
-    at_exit = False
     lock = threading.RLock()
     left: list[Engine] = []  # with calls under way, in whose memory MPI may still write
 
@@ -57,17 +56,15 @@ def init(
                 _State.engine = Engine(world)
         except BaseException:
             _State.engine = None
-            if world.status is not None:
-                world.status.break_off("was interrupted in init()")
+            world.status.break_off("was interrupted in init()")
             raise
-        _State.pid = os.getpid()
-        _register(0, global_process_set, list(range(world.size)))
-        _State.next_set = 1
-        if not _State.at_exit:
-            _State.at_exit = True
+        if not _State.pid:  # the first time
             atexit.register(_at_exit)
             if not hasattr(sys, "ps1"):
                 sys.excepthook = _end_job_on_error(sys.excepthook)
+        _State.pid = os.getpid()
+        _register(0, global_process_set, list(range(world.size)))
+        _State.next_set = 1
         global_process_set.mpi_comm = comm if hasattr(comm, "Get_group") else world.comm
         if process_sets is not None:
             _agree_on_process_sets(process_sets)
@@ -81,16 +78,14 @@ def shutdown() -> None:
         if not is_initialized():
             return
         stop_timeline()
-        world = _State.engine.world
-        if world.status is not None:
-            world.status.write(status.LEFT, "has called shutdown()")
+        left = _State.engine
+        left.world.status.write(status.LEFT, "has called shutdown()")
         for process_set in _State.process_sets.values():
             process_set._forget()
         _State.process_sets = {}
-        left = _State.engine
         if left.broken or any(channel.agreement.pending for channel in left.channels.values()):
             _State.left.append(left)
-        _State.engine.broken = "hvdlite was shut down; call hvd.init() again"
+        left.broken = "hvdlite was shut down; call hvd.init() again"
         _State.engine = None
 
 
@@ -199,9 +194,8 @@ def _agree_on_process_sets(process_sets: Sequence[ProcessSet | Sequence[int]]) -
             if ranks is not None and ranks not in process_set_ranks().values():
                 add_process_set(ranks)
     numbers = {tuple(ranks): number for number, ranks in process_set_ranks().items()}
-    for process_set in wanted:
-        number = numbers[tuple(sorted(process_set.ranks))]
-        _register(number, process_set, sorted(process_set.ranks))
+    for process_set, ranks in zip(wanted, lists, strict=True):
+        _register(numbers[tuple(ranks)], process_set, ranks)
 
 
 def process_set_ranks() -> dict[int, list[int]]:
@@ -349,10 +343,8 @@ def _end_job_on_error(previous):
     def hook(kind, error, traceback):
         previous(kind, error, traceback)
         sys.stderr.flush()
-        world = _State.engine.world if is_initialized() else None
-        if world is None or world.status is None or _State.pid != os.getpid():
-            return
-        world.status.write(status.GONE, f"ended with {kind.__name__}: {error}")
-        abort_world(world)
+        if is_initialized() and size() > 1 and _State.pid == os.getpid():
+            _world().status.write(status.GONE, f"ended with {kind.__name__}: {error}")
+            abort_world(_world())
 
     return hook

@@ -10,7 +10,6 @@ import ctypes
 import gc
 import mmap
 import os
-import platform
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -117,8 +116,3 @@ def fence() -> None:
 
     x86 processors do that by themselves; on others the world puts MPI's barrier (Win.Sync) here.
     """
-
-
-def needs_fence() -> bool:
-    """Whether this processor may reorder stores to memory that others read."""
-    return platform.machine() not in ("x86_64", "AMD64", "i686")

@@ -20,8 +20,6 @@ from hvdlite import shared_memory
 from hvdlite.exceptions import HorovodInternalError
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from hvdlite.world import World
 
 ACTIVE, LEFT, GONE = range(3)  # LEFT: by shutdown(); GONE: the process ends
@@ -49,10 +47,9 @@ class Note(NamedTuple):
 class StatusBoard:
     """Reads and writes the notes of all ranks of a world."""
 
-    def __init__(
-        self, world: "World", segment: shared_memory.Segment | None, comm: "MPI.Intracomm"
-    ):
-        self._world, self._comm = world, comm
+    def __init__(self, world: "World", segment: shared_memory.Segment | None):
+        self._world = world
+        self._comm = None if world.comm is None else world.comm.Dup()
         self._notes = {rank: Note() for rank in range(world.size)}
         self._rows: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of this host: head and note
         if segment is not None:

@@ -1,6 +1,7 @@
 """Who am I: this process's rank, its host, and the processes that it works with."""
 
 import os
+import platform
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,7 @@ class World:
         rank: int = 0,
         hosts: Sequence[Sequence[int]] = ((0,),),
         comm: "MPI.Intracomm | None" = None,
+        segment: shared_memory.Segment | None = None,
     ):
         self.settings, self.rank, self.comm = settings, rank, comm
         self.hosts = hosts  # the ranks of each host, hosts by their lowest rank
@@ -45,7 +47,7 @@ class World:
         peers = [ranks[self.local_rank] for ranks in hosts if len(ranks) > self.local_rank]
         self.cross_rank, self.cross_size = peers.index(rank), len(peers)
         self.crowded = self.local_size > cores()  # spinning would harm others
-        self.status: status.StatusBoard | None = None
+        self.status = status.StatusBoard(self, segment)
         self._warned: set[str] = set()
 
     def warn_once(self, message: str) -> None:
@@ -83,10 +85,8 @@ def _start_mpi() -> None:
         ) from error
 
 
-def _check_launcher(size: int) -> None:
+def _check_launcher() -> None:
     """Refuse to train N times alone where a launcher meant N processes to work together."""
-    if size > 1:
-        return
     for name, launcher in LAUNCHERS.items():
         count = os.environ.get(name, "1")
         if count.isdigit() and int(count) > 1:
@@ -166,9 +166,9 @@ def connect(settings: Settings, comm: "MPI.Intracomm | Sequence[int] | None" = N
     _start_mpi()
 
     base = _base_communicator(comm)
-    if comm is None:
-        _check_launcher(base.size)
     if base.size == 1:
+        if comm is None:
+            _check_launcher()
         Job.last = None
         return World(settings)
     if Job.pending is None or Job.pending[0] != base:
@@ -189,12 +189,10 @@ def _set_up(settings: Settings, base: "MPI.Intracomm") -> World:
     if settings.ranks_per_host:
         host_comm = host_comm.Split(base.rank // settings.ranks_per_host)
     hosts = sorted({tuple(ranks) for ranks in base.allgather(host_comm.allgather(base.rank))})
-    world = World(settings, base.rank, hosts, base.Dup())
-    if shared_memory.needs_fence():
+    if platform.machine() not in ("x86_64", "AMD64", "i686"):
         shared_memory.fence = MPI.Win.Create(None, comm=MPI.COMM_SELF).Sync
     segment = shared_memory.allocate(host_comm, status.ROW_BYTES)
-    world.status = status.StatusBoard(world, segment, base.Dup())
-    return world
+    return World(settings, base.rank, hosts, base.Dup(), segment)
 
 
 def _gone(world: World) -> int:

@@ -57,8 +57,8 @@ def adasum(messages: MPICollectives, buffer: np.ndarray, counts: Sequence[int]) 
         pieces = [_overlap(keep, start, end) for start, end in zip(ends, ends[1:], strict=False)]
         products = np.array([_products(*(vector[piece] for vector in pair)) for piece in pieces])
         products = _sum_over(messages, products, 2 * distance)
-        for piece, (ab, aa, bb) in zip(pieces, products, strict=True):
-            _combine(*(vector[piece] for vector in pair), ab, aa, bb, out=work[keep][piece])
+        for piece, numbers in zip(pieces, products, strict=True):
+            _combine(*(vector[piece] for vector in pair), numbers, work[keep][piece])
         way.append((index ^ distance, keep, give))
         held, distance = keep, 2 * distance
     for partner, keep, give in reversed(way):
@@ -89,9 +89,8 @@ def _products(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return products
 
 
-def _combine(
-    a: np.ndarray, b: np.ndarray, ab: float, aa: float, bb: float, out: np.ndarray
-) -> None:
+def _combine(a: np.ndarray, b: np.ndarray, products: np.ndarray, out: np.ndarray) -> None:
+    ab, aa, bb = products
     of_a = 1 - ab / aa / 2 if aa >= _TINY else 1.0
     of_b = 1 - ab / bb / 2 if bb >= _TINY else 1.0
     for piece, x, y in _blocks(a, b):
