@@ -18,6 +18,7 @@ import numpy as np
 
 from hvdlite import fusion
 from hvdlite.agreement import Agreement
+from hvdlite.alone import run_alone
 from hvdlite.collectives import choose
 from hvdlite.collectives.adasum import adasum, check_size
 from hvdlite.exceptions import HorovodInternalError
@@ -30,6 +31,7 @@ from hvdlite.status import broken_message, where_in_users_code
 from hvdlite.timeline import Timeline
 from hvdlite.world import World
 
+_nothing = nullcontext()
 _SPINS = 300  # looks at the other ranks before the core is yielded: some tens of microseconds
 
 
@@ -106,7 +108,12 @@ class Engine:
         """
         channel = self.channels.get(group)
         if channel is None:
-            self._run_alone(request)
+            if self.timeline:
+                self.timeline.negotiate(request)
+                self.timeline.agreed([request])
+            run_alone(request)
+            if self.timeline:
+                self.timeline.finished(request)
             return request
         if request.descriptor.op == ADASUM:
             check_size(channel.group.size, str(request.descriptor))
@@ -170,14 +177,6 @@ class Engine:
             self._progress()
         joins = request.descriptor.kind == "join"
         return request.done or (joins and agreement.round != seen)
-
-    def _run_alone(self, request: Request) -> None:
-        if self.timeline:
-            self.timeline.negotiate(request)
-            self.timeline.agreed([request])
-        run_alone(request)
-        if self.timeline:
-            self.timeline.finished(request)
 
     # Progress
 
@@ -268,7 +267,7 @@ class Engine:
             buffer = np.empty(sum(len(array) for array in outputs), dtype=outputs[0].dtype)
         with self._activity(batch, "MEMCPY_IN_FUSION_BUFFER"):
             if len(outputs) > 1 or inputs[0] is not buffer:
-                fusion.pack(inputs, buffer)
+                np.concatenate(inputs, out=buffer)
             multiply(buffer, what.prescale)
         with self._activity(batch, "ADASUM_ALLREDUCE" if what.op == ADASUM else moving):
             if what.op == ADASUM:
@@ -366,26 +365,3 @@ class Engine:
                 self.broken = broken_message("this rank", reason)
             if self.world.status.broken_by() is None:
                 self.world.status.break_off(reason)
-
-
-_nothing = nullcontext()
-
-
-def run_alone(request: Request) -> None:
-    """The collectives of a single rank."""
-    what = request.descriptor
-    for source, target in zip(request.inputs, request.outputs, strict=False):
-        if target is not source:
-            target[:] = source
-        if what.kind == "allreduce":
-            multiply(target, what.prescale * what.postscale)
-    if what.kind in ("exchange", "survey"):
-        request.result = [request.item]
-    elif what.kind in ("allgather", "alltoall"):
-        request.result = request.inputs[0].copy(), np.array(request.item)
-    elif what.kind == "reducescatter":
-        request.result = request.inputs[0].copy()
-        multiply(request.result, what.prescale * what.postscale)
-    elif what.kind == "join":
-        request.result = 0
-    request.finish()

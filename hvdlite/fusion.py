@@ -1,4 +1,4 @@
-"""Tensor fusion: which calls share one collective, and the packing of their tensors.
+"""Tensor fusion: which calls share one collective, and where their tensors lie in its buffer.
 
 A collective has a fixed cost however small the tensor is. Calls that were agreed on together and
 that need the same treatment are therefore packed one behind the other into a flat buffer, up to
@@ -10,7 +10,6 @@ from itertools import accumulate
 
 import numpy as np
 
-from hvdlite.reduction import multiply
 from hvdlite.request import Request
 
 
@@ -38,14 +37,8 @@ def plan(requests: Sequence[Request], threshold: int) -> list[list[Request]]:
     return batches
 
 
-def pack(arrays: Sequence[np.ndarray], buffer: np.ndarray, prescale: float = 1.0) -> None:
-    """Copy flat arrays one behind the other into a flat buffer of their dtype, and scale it."""
-    np.concatenate(arrays, out=buffer)
-    multiply(buffer, prescale)
-
-
 def unpack(buffer: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
-    """Copy a flat buffer back into the arrays that `pack` took it from."""
+    """Copy a flat buffer back into the arrays of which np.concatenate made it."""
     for array, piece in zip(arrays, stretches([len(array) for array in arrays]), strict=True):
         array[:] = buffer[piece]
 

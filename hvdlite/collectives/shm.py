@@ -15,9 +15,9 @@ import numpy as np
 
 from hvdlite import shared_memory
 from hvdlite.collectives.mpi import MPICollectives
-from hvdlite.fusion import pack, plan, slices, stretches, unpack
+from hvdlite.fusion import plan, slices, stretches, unpack
 from hvdlite.groups import Group
-from hvdlite.reduction import BLOCK_BYTES, Finish, reduce_into
+from hvdlite.reduction import BLOCK_BYTES, Finish, multiply, reduce_into
 from hvdlite.request import ADASUM, Request
 
 STAGE_BYTES = 1 << 19
@@ -143,7 +143,8 @@ class SharedMemoryCollectives(MPICollectives):
         )
         if self.staged:
             rows = self._rows(number & 1, arrays[0].dtype, sum(len(array) for array in arrays))
-            pack(arrays, rows[self.group.index], what.prescale)
+            np.concatenate(arrays, out=rows[self.group.index])
+            multiply(rows[self.group.index], what.prescale)
 
     def run_staged(self, requests: Sequence[Request], number: int) -> None:
         what = requests[0].descriptor

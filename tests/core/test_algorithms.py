@@ -241,6 +241,25 @@ def test_a_rank_that_ends_amid_an_allreduce_ends_it_on_all_hosts():
     assert outcome.stdout.count("has ended its program") == 3, outcome
 
 
+def _still_lent(algorithm: str) -> list[int]:
+    """How many arrays each group of this rank holds for MPI after some calls have ended."""
+    import numpy as np
+
+    collectives = _start(HVDLITE_ALLREDUCE=algorithm, HVDLITE_RANKS_PER_HOST="2")
+    for _ in range(3):
+        collectives.allreduce(np.ones(10), 1, lambda array: None)
+        collectives.alltoall(np.ones(3), [1, 1, 1], [1, 1, 1])
+    parts = [collectives, getattr(collectives, "between", None)]
+    return [len(part.group.lent) for part in parts if part is not None]
+
+
+@pytest.mark.parametrize("algorithm", ["mpi", "ring", "ps", "hierarchical"])
+@pytest.mark.parametrize("np", [3])
+def test_a_call_that_has_ended_keeps_no_arrays(pool, algorithm):
+    for lent in pool.run(_still_lent, algorithm):
+        assert not any(lent)
+
+
 # Reduce-scatter and allgather
 
 

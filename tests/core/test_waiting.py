@@ -12,8 +12,8 @@ hvd.barrier()
 """
 
 
-def _stalled(body: str, **env: str):
-    outcome = launch(START + body, 2, timeout=60, env=env)
+def _stalled(body: str, np: int = 2, **env: str):
+    outcome = launch(START + body, np, timeout=60, env=env)
     assert outcome.returncode == 0, outcome
     return [line for line in outcome.stderr.splitlines() if "has waited" in line]
 
@@ -44,6 +44,18 @@ hvd.barrier()
 """
     told = _stalled(body, HOROVOD_STALL_CHECK_TIME_SECONDS="0.8")
     assert told and "for rank 0" in told[0]
+
+
+def test_the_lowest_rank_of_a_process_set_tells():
+    body = """
+late = hvd.add_process_set([1, 2])
+if rank == 2:
+    time.sleep(2)
+if rank > 0:
+    hvd.allreduce(torch.ones(2), name="loss", process_set=late)
+"""
+    told = _stalled(body, 3, HOROVOD_STALL_CHECK_TIME_SECONDS="0.8")
+    assert told and "allreduce 'loss' has waited for 1 s for rank 2" in told[0]
 
 
 def test_of_many_waiting_tensors_a_few_are_named():
