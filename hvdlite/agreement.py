@@ -136,8 +136,8 @@ class Agreement:
         self._posted = list(self.pending.values())
         self.round += 1
         self.before_post(self._posted, self.round)
-        digests = tuple(digest(request.descriptor) for request in self._posted)
-        self.group.exchange.post(self.round, digests[0] if len(digests) == 1 else digest(digests))
+        digests = [digest(request.descriptor) for request in self._posted]
+        self.group.exchange.post(self.round, digest(tuple(digests)))
 
     def _resolve(self, posted: list[Request]) -> list[Request]:
         # All ranks are here and see that they differ, so they exchange their lists now.

@@ -280,13 +280,9 @@ def stop_timeline() -> None:
 # What this installation can do
 
 
-def _installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
-
-
 def mpi_built() -> bool:
     """Whether mpi4py is installed."""
-    return _installed("mpi4py")
+    return importlib.util.find_spec("mpi4py") is not None
 
 
 mpi_enabled = mpi_built  # the ranks talk through MPI whenever there are several
@@ -313,7 +309,7 @@ def nccl_built() -> int:
 
 def cuda_built() -> bool:
     """Whether CuPy, through which GPUs are used, is installed."""
-    return _installed("cupy")
+    return importlib.util.find_spec("cupy") is not None
 
 
 def _not_built() -> bool:

@@ -143,6 +143,8 @@ class Engine:
         An interrupt ends the wait on this rank and, with an error, on all others.
         """
         try:
+            if not request.done:
+                self._progress()
             while not request.done:
                 agreement = self.channels[group].agreement
                 wait_until(

@@ -29,18 +29,21 @@ def plan(requests: Sequence[Request], threshold: int) -> list[list[Request]]:
             continue
         key = (what.op, what.dtype, what.prescale, what.postscale, what.device)
         batch, filled = open_batches.get(key, (None, 0))
-        if batch is None or filled + request.nbytes > threshold:
-            batch, filled = [], 0
+        filled += request.nbytes
+        if batch is None or filled > threshold:
+            batch, filled = [], request.nbytes
             batches.append(batch)
         batch.append(request)
-        open_batches[key] = (batch, filled + request.nbytes)
+        open_batches[key] = (batch, filled)
     return batches
 
 
 def unpack(buffer: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
     """Copy a flat buffer back into the arrays of which np.concatenate made it."""
-    for array, piece in zip(arrays, stretches([len(array) for array in arrays]), strict=True):
-        array[:] = buffer[piece]
+    end = 0
+    for array in arrays:
+        start, end = end, end + len(array)
+        array[:] = buffer[start:end]
 
 
 def slices(count: int, size: int) -> list[slice]:

@@ -8,7 +8,7 @@ All algorithms use these few functions, so they agree on the rules:
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
@@ -71,7 +71,8 @@ def divide(array: np.ndarray, divisor: int) -> None:
         np.divide(array, array.dtype.type(divisor), out=array)
 
 
-class Finish(NamedTuple):
+@dataclass(slots=True)
+class Finish:
     """What is left to do to a sum of `size` ranks: an average's division, and `postscale`."""
 
     op: int

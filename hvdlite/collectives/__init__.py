@@ -10,12 +10,7 @@ from hvdlite.groups import Group
 __all__ = ["MPICollectives", "choose"]
 
 # Those that work for every group, so that the one asked for is the one that is used.
-_ANYWHERE = {
-    "mpi": MPICollectives,
-    "ring": RingCollectives,
-    "ps": ParameterServerCollectives,
-    "hierarchical": HierarchicalCollectives,
-}
+_ANYWHERE = [MPICollectives, RingCollectives, ParameterServerCollectives, HierarchicalCollectives]
 
 
 def choose(group: Group) -> MPICollectives:
@@ -23,9 +18,9 @@ def choose(group: Group) -> MPICollectives:
 
     All ranks of the group must call it together.
     """
-    algorithm = group.world.settings.allreduce
-    if algorithm in _ANYWHERE:
-        return _ANYWHERE[algorithm](group)
+    for kind in _ANYWHERE:
+        if kind.name == group.world.settings.allreduce:
+            return kind(group)
     if shared := SharedMemoryCollectives.create(group):
         return shared
     if 1 < len(group.hosts) < group.size:
