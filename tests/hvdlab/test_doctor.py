@@ -17,9 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments: str, path: Path | None = None, **env: str) -> subprocess.CompletedProcess:
-    paths = os.pathsep.join(
-        filter(None, [str(path or ""), str(ROOT), os.environ.get("PYTHONPATH")])
-    )
+    paths = [str(path or ""), str(ROOT), os.environ.get("PYTHONPATH")]
     return subprocess.run(
         [sys.executable, "-c", "from hvdlab.cli import app; app()", "doctor", *arguments],
         env={

@@ -32,7 +32,7 @@ hvd.allreduce(torch.ones(5), name="last")
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     path = tmp_path_factory.mktemp("timeline") / "timeline.json"
-    outcome = launch(PROGRAM % "pass", 2, env={"HOROVOD_TIMELINE": str(path)})
+    outcome = launch(PROGRAM % "pass", 2, timeout=180, env={"HOROVOD_TIMELINE": str(path)})
     assert outcome.returncode == 0, outcome
     return path
 
@@ -41,7 +41,7 @@ def job(tmp_path_factory):
 def killed(tmp_path_factory):
     path = tmp_path_factory.mktemp("killed") / "timeline.json"
     end = "time.sleep(1); os.kill(os.getpid(), signal.SIGKILL)"
-    outcome = launch(PROGRAM % end, 2, env={"HOROVOD_TIMELINE": str(path)})
+    outcome = launch(PROGRAM % end, 2, timeout=180, env={"HOROVOD_TIMELINE": str(path)})
     assert outcome.returncode != 0
     return path
 
