@@ -65,7 +65,7 @@ def build(
             continue
         with tempfile.TemporaryDirectory(prefix="hvdlab-build-") as folder:
             try:
-                done = execute(instructor(lab), Path(folder), lab.path.resolve().parents[2])
+                done = execute(instructor(lab), Path(folder), lab.path.resolve().parents[2], True)
             except BuildError as error:
                 raise BuildError(f"{lab.path}: {error}") from None
         for_instructor.parent.mkdir(exist_ok=True)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .cluster import Cluster, EnginesError, default_number, stop_orphans
+from .rank import variable
 from .run import RanksFailed, run
 
 __all__ = ["Engines", "EnginesError", "RanksFailed", "current", "start", "stop"]
@@ -55,9 +56,8 @@ class Engines:
         return self._by_rank(result, result.get())
 
     def pull(self, name: str) -> list[Any]:
-        """A variable of every rank, in rank order."""
-        result = self._cluster.view.pull(name, block=False)
-        return self._by_rank(result, result.get())
+        """A variable of every rank, in rank order; None where a rank has none of that name."""
+        return self.apply(variable, name)
 
     def push(self, **variables: Any) -> None:
         """Set variables on every rank."""

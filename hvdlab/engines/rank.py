@@ -74,6 +74,13 @@ def renew() -> None:
         hvdlite.init()
 
 
+def variable(name: str) -> Any:
+    """The value of a variable of the cells, or None."""
+    from IPython import get_ipython
+
+    return get_ipython().user_ns.get(name)
+
+
 def _write_notes() -> None:
     main = threading.main_thread().ident
     file = os.path.join(_State.folder, f"rank-{MPI.COMM_WORLD.rank}.json")

@@ -176,6 +176,7 @@ def tell(name):
 
 
 model = new_model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # the first one takes PyTorch some seconds
 for name, parameter in model.named_parameters():
     parameter.register_post_accumulate_grad_hook(tell(name))
 model(torch.ones(2, 8)).sum().backward()
@@ -234,7 +235,7 @@ yours, theirs = train(False), train(True)
 """
 with Check("a DistributedOptimizer of your own") as check:
     ranks.push(yours=None, theirs=None)
-    ranks.run(TRAIN, limit=20)
+    ranks.run(TRAIN, limit=60)
     yours, theirs = ranks.pull("yours"), ranks.pull("theirs")
     check.value(yours, "average_gradients(), or it did not come to its end")
     check.that(

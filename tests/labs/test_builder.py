@@ -166,6 +166,17 @@ def test_a_solution_that_fails_stops_the_builder(tmp_path):
     assert not (tmp_path / "labs" / "07_test" / "solution").exists()
 
 
+def test_a_solution_that_its_own_check_refuses_stops_the_builder(tmp_path):
+    check = (
+        "from hvdlab.exercise import Check\n"
+        "with Check('the mean') as check:\n    check.that(mean([1, 3]) == 7, 'it is 7')"
+    )
+    text = GOOD.replace("assert mean([1, 3]) == 2", check).replace("# %%px --limit 3\n", "")
+    source(tmp_path, text)
+    with pytest.raises(BuildError, match="the mean: not right yet"):
+        build(tmp_path / "labs", tell=lambda line: None)
+
+
 def test_a_built_notebook_is_executed_without_times_and_paths(tmp_path):
     text = GOOD.replace(
         "# %%px --limit 3\n", "import os; print(os.getcwd(), __import__('sys').prefix)\n"
