@@ -99,6 +99,10 @@ class GradientSync:
         """Whether there are gradients that await `synchronize`."""
         return any(n >= self.backward_passes_per_step for n in self._passes.values())
 
+    def counted(self) -> bool:
+        """Whether there was a backward pass since the last `synchronize`."""
+        return bool(self._passes)
+
     def forget(self) -> None:
         """Forget the backward passes counted so far."""
         self._passes.clear()

@@ -65,7 +65,7 @@ class DistributedMixin:
         if closure is not None and self._should_synchronize:
             return base_step(lambda: self._evaluate(closure))
         if self._should_synchronize:
-            if self._synchronized:
+            if self._synchronized and not self._sync.counted():
                 warnings.warn(
                     "optimizer.step() called without optimizer.skip_synchronize() although the "
                     "gradients are reduced already, by optimizer.synchronize(). Write "
@@ -101,6 +101,7 @@ class DistributedMixin:
                 "optimizer.zero_grad() was called between loss.backward() and optimizer.step() "
                 "or optimizer.synchronize(); call it before backward() or after step()"
             )
+        self._synchronized = False
         super(type(self), self).zero_grad(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:

@@ -319,3 +319,27 @@ def test_broadcast_optimizer_state_from_a_checkpoint(ranks, name):
     assert state == state_one and state
     assert options == options_one
     assert "('lr', 0.1)" in options
+
+
+def _synchronized_without_a_step(zero: str) -> list[float]:
+    """A step that never came: the next one reduces its own gradients."""
+    import torch
+
+    import hvdlite.torch as hvd
+
+    hvd.init()
+    model = small_model()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    batch = make_batches(1, hvd.size())[0][hvd.rank()]
+    model(batch).square().mean().backward()
+    optimizer.synchronize()
+    (optimizer if zero == "optimizer" else model).zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+    return all_weights(model)
+
+
+@pytest.mark.parametrize("zero", ["optimizer", "model"])
+def test_after_synchronize_without_a_step_the_next_step_reduces(ranks, zero):
+    first, second = ranks(2).run(_synchronized_without_a_step, zero)
+    assert first == second
