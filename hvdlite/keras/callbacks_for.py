@@ -20,6 +20,16 @@ def _get(optimizer: Any, name: str) -> Any:
     return float(value.numpy()) if hasattr(value, "numpy") else value
 
 
+def _check_settable(optimizer: Any) -> None:
+    rate = getattr(optimizer, "_learning_rate", None)
+    rate = getattr(optimizer, "_hyper", {}).get("learning_rate", rate)
+    if callable(rate) and hasattr(rate, "get_config"):
+        raise ValueError(
+            f"the optimizer's learning rate is a schedule, {type(rate).__name__}, which no "
+            "callback can change: give the optimizer a number, or leave the callback out"
+        )
+
+
 def _set(optimizer: Any, name: str, value: float) -> None:
     held = getattr(optimizer, name)
     if hasattr(held, "assign"):
@@ -139,6 +149,7 @@ def make(keras: Any) -> tuple[type, ...]:
                 self.multiplier = lambda epoch: multiplier ** (epoch - start_epoch)
 
         def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+            _check_settable(self.model.optimizer)
             if self.initial_lr is None:
                 self.initial_lr = _get(self.model.optimizer, "learning_rate")
             if not self.staircase and not self.steps_per_epoch:

@@ -257,7 +257,9 @@ def see_to(keras: Any) -> None:
 
 
 def _compile_without_xla(model: type) -> None:
-    original = model.compile
+    # Where it is defined: a class with a `compile` of its own would not be compiled on loading.
+    owner = next(each for each in model.__mro__ if "compile" in vars(each))
+    original = owner.compile
 
     @functools.wraps(original)
     def compile(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -266,7 +268,7 @@ def _compile_without_xla(model: type) -> None:
         if isinstance(getattr(optimizer, "inner_optimizer", optimizer), Distributed):
             without_xla(self)
 
-    model.compile = compile
+    owner.compile = compile
 
 
 def without_xla(model: Any) -> None:

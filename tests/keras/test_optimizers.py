@@ -45,7 +45,7 @@ def train(hvd, keras, make, wrap, parts, **compile_options) -> list[float]:
     x, y = numbers()
     if parts:
         x, y = x[:, hvd.rank()], y[:, hvd.rank()]
-    rows = x.shape[1] * (1 if parts else 2)
+    rows = x.shape[-2] * (1 if parts else 2)
     model.fit(
         x.reshape(-1, 4), y.reshape(-1, 2), batch_size=rows, epochs=2, shuffle=False, verbose=0
     )
@@ -270,7 +270,9 @@ def _save(folder: str) -> list:
 
     hvd, keras = binding()
     model = small(keras)
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
+    # Keras 3 itself can't load an .h5 file in which the loss is called "mse".
+    loss = keras.losses.MeanSquaredError()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), loss)
     x, y = (part[:, hvd.rank()].reshape(-1, part.shape[-1]) for part in numbers())
     model.fit(x, y, epochs=2, batch_size=8, verbose=0, shuffle=False)
     found = []
