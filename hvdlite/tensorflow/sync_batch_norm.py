@@ -20,7 +20,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         if fused:
             raise ValueError("SyncBatchNormalization can't be fused")
         kwargs.setdefault("name", None)
-        if not tf.keras.__version__.startswith("3"):
+        if not getattr(tf.keras, "__version__", "2").startswith("3"):  # tf_keras
             kwargs["fused"] = False
         super().__init__(**kwargs)
 

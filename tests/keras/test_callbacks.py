@@ -177,7 +177,7 @@ def _momentum() -> list:
     hvd, keras = binding()
     found = []
     kinds = [keras.optimizers.SGD]
-    if keras.__version__.startswith("2"):
+    if not hasattr(keras, "__version__"):  # tf_keras
         kinds.append(keras.optimizers.legacy.SGD)
     for kind in kinds:
         optimizer = kind(0.1, momentum=0.9)
