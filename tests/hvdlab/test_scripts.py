@@ -1,5 +1,9 @@
-"""The training script and its conversion, really trained."""
+"""The training scripts and their conversions: those of PyTorch really trained.
 
+Those of Keras and TensorFlow train in test_keras_scripts.py.
+"""
+
+import difflib
 import json
 import os
 import re
@@ -18,6 +22,7 @@ from hvdlab.torch_data import ImageDataset
 ROOT = Path(__file__).parents[2]
 PLAIN = ROOT / "scripts/fashion_mnist_torch.py"
 SOLUTION = ROOT / "scripts/solutions/fashion_mnist_torch.py"
+SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
 
 # Runs a script's main() and lets rank 0 print a hash of every rank's weights.
 PROBE = """
@@ -40,8 +45,9 @@ def train(tmp_path, full_sets):
     probe = tmp_path / "probe.py"
     probe.write_text(PROBE)
 
-    def run(script, *options, np=None, limit=120, **environment):
+    def run(script, *options, np=None, limit=240, **environment):
         log_dir = tmp_path / "logs"
+        name = "fashion-mnist" if "fashion" in script.name else "mnist"
         command = [sys.executable, str(script), f"--log-dir={log_dir}", "--no-cuda", *options]
         if np:
             launcher = [sys.executable, "-m", "hvdrun", "-np", str(np)]
@@ -51,7 +57,7 @@ def train(tmp_path, full_sets):
             env={
                 **os.environ,
                 "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-                "HVDLITE_DATA_DIR": str(full_sets["fashion-mnist"].folder),
+                "HVDLITE_DATA_DIR": str(full_sets[name].folder),
                 **environment,
             },
             cwd=tmp_path,
@@ -125,13 +131,46 @@ def test_sample_is_said_to_be_one(train, tmp_path):
     assert "ONLY A SAMPLE" in output and epochs[0]["is_sample"] and epochs[0]["images"] == 400
 
 
-def test_script_and_solution_take_the_same_options():
-    takes = [re.findall(r'add\("(--[a-z-]+)"', path.read_text()) for path in (PLAIN, SOLUTION)]
+@pytest.mark.parametrize("np", [None, 2])
+def test_the_short_script(train, np):
+    script = ROOT / "scripts" / ("solutions" if np else "") / "mnist_torch.py"
+    output, epochs = train(script, "--epochs=1", "--limit=512", np=np)
+    assert output.count("test accuracy") == 1
+    (epoch,) = epochs
+    assert epoch["processes"] == (np or 1) and epoch["images"] == 512 and not epoch["is_sample"]
+    assert epoch["learning_rate"] == pytest.approx(0.001 * (np or 1))
+    if np:
+        assert len(weights(output)) == 2 and len(set(weights(output))) == 1
+
+
+def lines(path):
+    """Its lines without comments and indentation."""
+    stripped = [line.split("  #")[0].strip() for line in path.read_text().splitlines()]
+    return [line for line in stripped if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_script_and_solution_are_the_same_program(name):
+    plain, solution = ROOT / "scripts" / name, ROOT / "scripts/solutions" / name
+    takes = [re.findall(r'add\(\s*"(--[a-z-]+)"', path.read_text()) for path in (plain, solution)]
     assert takes[0] == takes[1]
-    for option in ("--epochs", "--batch-size", "--val-batch-size", "--base-lr", "--wd",
-                   "--target-accuracy", "--patience", "--warmup-epochs", "--log-dir"):  # fmt: skip
+    for option in ("--epochs", "--batch-size", "--val-batch-size", "--base-lr", "--log-dir",
+                   "--data-dir", "--limit", "--threads", "--no-cuda"):  # fmt: skip
         assert option in takes[0]
-    assert "horovod" not in PLAIN.read_text() and "hvd." not in PLAIN.read_text()
+    if name.startswith("fashion"):
+        assert {"--wd", "--target-accuracy", "--patience", "--warmup-epochs"} <= set(takes[0])
+    assert "horovod" not in plain.read_text() and "hvd." not in plain.read_text()
+    changes = [line[0] for line in difflib.ndiff(lines(plain), lines(solution))]
+    assert changes.count("-") < 30 and changes.count("+") < 60
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_solution_names_its_steps(name):
+    text = (ROOT / "scripts/solutions" / name).read_text()
+    steps = {int(number) for number in re.findall(r"[Ss]tep (\d+)", text)}
+    assert steps <= set(range(1, 12))
+    missing = set() if name.startswith("fashion") else {8, 10}
+    assert steps | missing == set(range(1, 12))
 
 
 def test_models():
