@@ -1,0 +1,169 @@
+"""A training step of Keras 3 beside the same step alone, and a loop beside TensorFlow's own way.
+
+    horovodrun -np 2 python benchmarks/keras_step.py
+
+Small CNN (1.2 million parameters), batch of 64 a rank, one thread a rank, SGD with momentum.
+First `train_on_batch` of Keras 3, alone and with DistributedOptimizer, in turn.
+Then images/s of a loop in tf_keras: with hvdlite's tape, and with MultiWorkerMirroredStrategy,
+in turn, each in processes of its own. (Keras 3's `fit` does not run under that strategy.)
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+BATCH, STEPS = 64, 60
+
+
+def cnn(keras):
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            layers.Input((28, 28, 1)),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.Conv2D(64, 3, activation="relu"),
+            layers.MaxPooling2D(2),
+            layers.Flatten(),
+            layers.Dense(128, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+
+
+def numbers(seed: int):
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    images = generator.normal(size=(BATCH, 28, 28, 1)).astype("float32")
+    return images, generator.integers(0, 10, BATCH)
+
+
+def one_thread() -> None:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def keras_step(rounds: int) -> None:
+    import keras
+    from common import COMM, interleaved, say
+
+    import hvdlite.keras as hvd
+
+    hvd.init()
+    images, labels = numbers(COMM.rank)
+
+    def trainer(distributed: bool):
+        keras.utils.set_random_seed(0)
+        model = cnn(keras)
+        optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(hvd.DistributedOptimizer(optimizer) if distributed else optimizer, loss)
+        return lambda: model.train_on_batch(images, labels)
+
+    variants = {"alone": trainer(False), "hvdlite": trainer(True)}
+    times = interleaved(variants, rounds, warmup=5)
+    say(f"# Keras {keras.__version__}: train_on_batch, {COMM.size} ranks, batch {BATCH} a rank")
+    for name, seconds in times.items():
+        say(f"{name:8} {seconds * 1e3:7.2f} ms   {seconds / times['alone']:.3f} of alone")
+
+
+def loop(kind: str) -> None:
+    """A worker: train in a loop of one's own, and print the images/s of all workers together."""
+    import tensorflow as tf
+    import tf_keras as keras
+
+    one_thread()
+    if kind == "hvdlite":
+        import hvdlite.tensorflow as hvd
+
+        hvd.init()
+        rank, size, strategy = hvd.rank(), hvd.size(), tf.distribute.get_strategy()
+    else:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        size, rank = strategy.num_replicas_in_sync, json.loads(os.environ["TF_CONFIG"])["task"]
+        rank = rank["index"]
+    images, labels = map(tf.constant, numbers(rank))
+    with strategy.scope():
+        model, optimizer = cnn(keras), keras.optimizers.SGD(0.01, momentum=0.9)
+        losses = keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction=keras.losses.Reduction.NONE
+        )
+
+    def gradients_applied():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(losses(labels, model(images, training=True))) / BATCH
+            loss = loss if kind == "hvdlite" else loss / size
+        if kind == "hvdlite":
+            tape = hvd.DistributedGradientTape(tape)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    @tf.function
+    def step():
+        strategy.run(gradients_applied)
+
+    for _ in range(5):
+        step()
+    start = time.perf_counter()
+    for _ in range(STEPS):
+        step()
+    seconds = time.perf_counter() - start
+    if rank == 0:
+        print(json.dumps({"images_per_second": STEPS * BATCH * size / seconds}))
+
+
+def beside_tensorflows_own(rounds: int) -> None:
+    """Both loops in turn, started by each rank as processes of their own."""
+    import socket
+    import statistics
+
+    from common import COMM, say
+
+    found: dict[str, list[float]] = {"hvdlite": [], "MultiWorkerMirroredStrategy": []}
+    for _ in range(rounds):
+        for kind in found:
+            env = dict(os.environ, OMP_NUM_THREADS="1")
+            command = [sys.executable, __file__, kind]
+            if kind == "hvdlite":
+                if COMM.rank == 0:
+                    env = {k: v for k, v in env.items() if k[:5] not in ("OMPI_", "PMIX_", "PRTE_")}
+                    env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+                    launcher = [sys.executable, "-m", "hvdrun", "-np", str(COMM.size)]
+                    command = [*launcher, *command]
+            else:
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", 0))
+                    workers = COMM.allgather(f"127.0.0.1:{probe.getsockname()[1]}")
+                task = {"type": "worker", "index": COMM.rank}
+                env["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+            lines = ""
+            if kind != "hvdlite" or COMM.rank == 0:
+                done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
+                lines = done.stdout
+                if done.returncode:
+                    raise RuntimeError(f"{kind} failed:\n{done.stderr}")
+            COMM.Barrier()
+            if COMM.rank == 0:
+                line = next(line for line in lines.splitlines() if "images_per_second" in line)
+                found[kind].append(json.loads(line[line.index("{") :])["images_per_second"])
+    if COMM.rank == 0:
+        say(f"# tf_keras, a loop of one's own, {COMM.size} workers, medians of {rounds} runs")
+        medians = {kind: statistics.median(values) for kind, values in found.items()}
+        for kind, value in medians.items():
+            say(f"{kind:28} {value:8,.0f} images/s   from {min(found[kind]):,.0f}")
+        ratio = medians["hvdlite"] / medians["MultiWorkerMirroredStrategy"]
+        say(f"hvdlite is {ratio:.2f} times as fast")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and sys.argv[1] in ("hvdlite", "MultiWorkerMirroredStrategy"):
+        loop(sys.argv[1])
+    else:
+        one_thread()
+        keras_step(rounds=int(sys.argv[1]) if len(sys.argv) > 1 else 100)
+        beside_tensorflows_own(rounds=3)
