@@ -113,7 +113,8 @@ def _describe(frame: FrameType) -> dict[str, Any]:
         if file.startswith("<frozen importlib"):
             call = ""  # an import that takes long waits for nobody
         elif name.split(".")[0] in ("hvdlite", "horovod"):
-            call = f"hvd.{at.f_code.co_name}"  # the outermost of hvdlite's frames
+            if not at.f_code.co_name.startswith(("_", "call")):  # wrappers have no name to show
+                call = f"hvd.{at.f_code.co_name}"  # the outermost of hvdlite's functions
         elif _CELL.search(file) or not (file.startswith((*_LIBRARIES, "<")) or "-packages" in file):
             user = at
             break
@@ -130,5 +131,6 @@ def _describe(frame: FrameType) -> dict[str, Any]:
         note["peers"] = patient.Waiting.peers
         note["since"] = patient.Waiting.since
     elif call:
-        note["call"], note["peers"] = call, None
+        written = re.search(r"\bhvd\.\w+(?=\()", note["code"])
+        note["call"], note["peers"] = written[0] if written else call, None
     return note

@@ -347,9 +347,9 @@ measured = {}
 for members in (2, 4):
     ranks.run(f"part = comm.Split(0 if comm.rank < {members} else 1)")
     for name, function in functions.items():
-        for size in sizes:
-            ranks.run(f"took = clock(part, {function}, {size // 8})", limit=60)
-            measured[members, name, size] = slowest(ranks.pull("took")[:members])
+        ranks.run(f"took = [clock(part, {function}, size // 8) for size in {sizes}]", limit=120)
+        for size, rows in zip(sizes, zip(*ranks.pull("took")[:members])):
+            measured[members, name, size] = slowest(rows)
 
 # %% [markdown]
 # Shared memory is what hvdlite uses inside one machine: no messages at all. It runs in ranks of its
@@ -360,6 +360,7 @@ import horovod
 
 
 def shared_memory(sizes, repeats):
+    """By number of ranks, the times of each size on this rank; the first two ranks are a set."""
     import time
 
     import horovod.torch as hvd
@@ -367,24 +368,24 @@ def shared_memory(sizes, repeats):
 
     torch.set_num_threads(1)
     hvd.init()
-    times = []
-    for size in sizes:
-        data = torch.ones(size // 4)
-        hvd.allreduce_(data, op=hvd.Sum, name="warm-up")
-        row = []
-        for repeat in range(repeats):
-            hvd.barrier()
-            start = time.perf_counter()
-            hvd.allreduce_(data, op=hvd.Sum, name="timed")
-            row.append(time.perf_counter() - start)
-        times.append(row)
+    pair = hvd.add_process_set([0, 1])
+    times = {}
+    for members, group in ((2, pair), (4, hvd.global_process_set)):
+        for size in sizes if group.included() else []:
+            data, row = torch.ones(size // 4), []
+            for repeat in range(repeats + 1):
+                hvd.barrier(process_set=group)
+                start = time.perf_counter()
+                hvd.allreduce_(data, op=hvd.Sum, name="timed", process_set=group)
+                row.append(time.perf_counter() - start)
+            times.setdefault(members, []).append(row[1:])
     return times
 
 
+found = horovod.run(shared_memory, (sizes, 7), np=4)
 for members in (2, 4):
-    rows = horovod.run(shared_memory, (sizes, 7), np=members)
-    for number, size in enumerate(sizes):
-        measured[members, "shared memory", size] = slowest([row[number] for row in rows])
+    for size, rows in zip(sizes, zip(*[one[members] for one in found[:members]])):
+        measured[members, "shared memory", size] = slowest(rows)
 
 # %%
 def bus_bandwidth(timing, size, members):
