@@ -16,11 +16,11 @@ AS_ROOT := --allow-root
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab jupyter test lint format constraints clean
+.PHONY: help install lab jupyter test test-whole lint format constraints clean
 
 help:  ## Show this list
 	@echo "Targets (make PYTHON=python3.12 ... picks another Python):"
-	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile | expand -t 16
 
 install:  ## Make .venv and install everything into it
 	@$(PYTHON) tools/install.py
@@ -36,6 +36,9 @@ jupyter: install  ## Open JupyterLab on labs/
 
 test: install lint  ## Check the code, then run the tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-whole: install  ## Run every lab from top to bottom, and the tests of a real Slurm
+	@$(BIN)/python -m pytest -m whole $(PYTEST_ARGS)
 
 lint: install  ## Check style and common mistakes
 	@$(BIN)/ruff check .

@@ -20,7 +20,7 @@ def verdicts(notebook) -> dict[str, str]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", LABS, ids=lambda path: path.parent.name)
 def test_a_lab_runs_from_top_to_bottom(path, tmp_path):

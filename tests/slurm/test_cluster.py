@@ -70,7 +70,7 @@ def test_down_after_a_crash_leaves_nothing(another):
     another.environment["MARK_OF_THIS_TEST"] = "1"
     another.submit("trap '' TERM INT; srun sleep 1000 & sleep 1000", "--export=ALL")
     another.until(lambda: len(another.processes_with("MARK_OF_THIS_TEST")) >= 4, "the job")
-    found = [one.pid for one in processes.of_cluster(another.folder)]
+    found = processes.of_cluster(another.folder)
     for name in ("slurmctld", "slurmd", "munged"):
         for one in processes.daemons(another.folder, name):
             one.kill()
@@ -79,7 +79,7 @@ def test_down_after_a_crash_leaves_nothing(another):
     assert another.good("down") == "Slurm is down.\n"
     assert not another.folder.exists()
     assert not another.processes_with("MARK_OF_THIS_TEST")
-    assert not [pid for pid in found if psutil.pid_exists(pid)]
+    assert not [one for one in found if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     assert another.good("down") == "No cluster was up.\n"
 
 
