@@ -14,8 +14,15 @@ def test_ctrl_c_ends_a_wait_in_a_graph(wait):
         import os, signal, threading, time
         import tensorflow as tf
         import hvdlite.tensorflow as hvd
+        from hvdlite import basics
 
         hvd.init()
+
+        def interrupt_the_wait():
+            while not basics.engine().channels[0].agreement.pending:
+                time.sleep(0.01)
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGINT)
 
         def lonely():
             return hvd.allreduce(tf.ones([2]), name="lonely")
@@ -25,7 +32,7 @@ def test_ctrl_c_ends_a_wait_in_a_graph(wait):
                 return s.run(lonely())
 
         if hvd.rank() == 0:
-            threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            threading.Thread(target=interrupt_the_wait, daemon=True).start()
             ways = {{"eager": lonely, "function": tf.function(lonely), "session": session}}
             try:  # TensorFlow reports it as its own error, the interrupt, or a mixture of both
                 try:
