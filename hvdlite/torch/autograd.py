@@ -34,9 +34,10 @@ class _Allreduce(torch.autograd.Function):
 class _Allgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, process_set: ProcessSet, name: str | None, *tensors: torch.Tensor):
+        gathered = tuple(synchronize(ops.grouped_allgather_async(tensors, name, process_set)))
         ctx.process_set = process_set
         ctx.rows = [tensor.shape[0] for tensor in tensors]
-        return tuple(synchronize(ops.grouped_allgather_async(tensors, name, process_set)))
+        return gathered
 
     @staticmethod
     def backward(ctx, *gradients: torch.Tensor):
