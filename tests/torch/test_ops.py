@@ -258,7 +258,7 @@ def test_wrong_arguments_say_what_to_do(ranks):
         "op and average": ("ValueError", "op is the one to use"),
         "no such op": ("ValueError", "Average"),
         "root": ("ValueError", "choose one of [0, 1]"),
-        "0-d allgather": ("ValueError", "t.view(1)"),
+        "0-d allgather": ("ValueError", "reshape it to (1,)"),
         "sparse": ("ValueError", "dense"),
         "dtype": ("ValueError", "qint8"),
         "root of object": ("ValueError", "not a rank"),
