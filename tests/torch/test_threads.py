@@ -67,9 +67,9 @@ optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1e-3
 large = torch.ones(300_000)
 counts = [0, 0]
 for attempt in range(25):
-    if rank == 0:
-        interrupt(moments.uniform(0, 0.05))
     try:
+        if rank == 0:
+            interrupt(moments.uniform(0, 0.05))
         # Python itself loses an interrupt that comes in a finalizer, so there is an end without.
         end = time.monotonic() + 1
         while rank == 1 or time.monotonic() < end:
