@@ -100,8 +100,14 @@ class Cluster:
             raise
 
     def _start(self) -> None:
+        watchdog.remember(self.record, os.getpid(), self.folder)
+        self._watchdog = subprocess.Popen(
+            [sys.executable, watchdog.__file__, str(self.record)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         before = dict(os.environ)
-        os.environ.update(_environment(self.n))
+        os.environ.update(_environment(self.n), **{watchdog.MARK: str(self.folder)})
         try:
             self._cluster.start_cluster_sync(n=self.n)
             self.client = self._cluster.connect_client_sync()
@@ -110,13 +116,6 @@ class Cluster:
             for name in set(os.environ) - set(before):
                 del os.environ[name]
             os.environ.update(before)
-        roots = [self._cluster.controller.process.pid, self._cluster.engine_set.process.pid]
-        watchdog.remember(self.record, os.getpid(), roots, self.folder)
-        self._watchdog = subprocess.Popen(
-            [sys.executable, watchdog.__file__, str(self.record)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
         self.view = self.client[:]
         result = self.view.apply_async(rank.install, str(self.folder))
         answers = result.get(timeout=_START_LIMIT)
@@ -136,9 +135,6 @@ class Cluster:
                 self.client.close()
             except Exception:
                 pass  # a client that has lost its controller
-        if not self.record.exists():
-            roots = [part.process.pid for part in self._parts() if getattr(part, "process", None)]
-            watchdog.remember(self.record, os.getpid(), roots, self.folder)
         watchdog.clean_up(self.record)
         if self._watchdog is not None:
             try:
@@ -146,9 +142,6 @@ class Cluster:
             except (subprocess.TimeoutExpired, OSError):
                 self._watchdog.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _parts(self) -> list:
-        return [part for part in (self._cluster.controller, self._cluster.engine_set) if part]
 
     @property
     def alive(self) -> bool:

@@ -17,25 +17,30 @@ from pathlib import Path
 
 import psutil
 
+MARK = "HVDLAB_ENGINES"  # in the environment of all processes of a cluster: its folder
 PATIENCE = 5.0  # seconds between asking the processes to end and killing them
 
 
-def remember(record: Path, kernel: int, roots: list[int], folder: Path) -> None:
-    """Write down these processes and all that they have started."""
-    found: dict[int, float] = {}
-    for root in roots:
-        try:
-            process = psutil.Process(root)
-            for one in [process, *process.children(recursive=True)]:
-                found[one.pid] = one.create_time()
-        except psutil.NoSuchProcess:
-            continue
-    content = {
-        "kernel": [kernel, psutil.Process(kernel).create_time()],
-        "processes": list(found.items()),
-        "folder": str(folder),
-    }
+def remember(record: Path, kernel: int, folder: Path) -> None:
+    """Write down whose cluster this is, before any of its processes is started."""
+    content = {"kernel": [kernel, psutil.Process(kernel).create_time()], "folder": str(folder)}
     record.write_text(json.dumps(content))
+
+
+def processes(folder: str) -> list[psutil.Process]:
+    """All processes of this user that the cluster of that folder has started.
+
+    They carry its name in their environment, so no other process can be taken for one of them.
+    """
+    found = []
+    for process in psutil.process_iter():
+        try:
+            mine = process.uids().real == os.getuid() and process.environ().get(MARK) == folder
+        except (psutil.Error, OSError):
+            continue
+        if mine and process.pid != os.getpid():
+            found.append(process)
+    return found
 
 
 def is_orphan(record: Path) -> bool:
@@ -48,29 +53,26 @@ def is_orphan(record: Path) -> bool:
 
 
 def clean_up(record: Path) -> int:
-    """Stop all processes of a record, and remove its files; how many were still there."""
+    """Stop all processes of a record, and remove its files; how many were there."""
     try:
         content = json.loads(record.read_text())
     except (OSError, ValueError):
         return 0
-    left = [psutil.Process(p) for p, created in content["processes"] if _alive(p, created)]
-    for one in list(left):
-        try:
-            left += [child for child in one.children(recursive=True) if child not in left]
-        except psutil.NoSuchProcess:
-            continue
+    left = processes(content["folder"])
+    count = len(left)
     for how in ("terminate", "kill"):
         for process in left:
             try:
                 getattr(process, how)()
             except psutil.NoSuchProcess:
                 pass
-        _, still = psutil.wait_procs(left, PATIENCE)
-        if not still:
+        psutil.wait_procs(left, PATIENCE)
+        left = processes(content["folder"])  # with what was started meanwhile
+        if not left:
             break
     shutil.rmtree(content["folder"], ignore_errors=True)
     record.unlink(missing_ok=True)
-    return len(left)
+    return count
 
 
 def _alive(pid: int, created: float) -> bool:

@@ -5,7 +5,9 @@ import re
 
 import psutil
 import pytest
-from labs.notebook import Notebook, gone
+from labs.notebook import Notebook, gone, wait_until
+
+from hvdlab.engines.watchdog import processes
 
 START = "from hvdlab import engines\nranks = engines.start(2)\nprint(ranks)"
 
@@ -148,11 +150,25 @@ def test_nothing_is_left_when_the_kernel_is_restarted_or_killed(runtime):
         notebook.close()
 
 
+def test_nothing_is_left_when_the_kernel_dies_during_the_start(runtime):
+    notebook = Notebook()
+    try:
+        notebook.client.execute(START)
+        assert wait_until(lambda: any("prterun" in p.name() for p in notebook.children()), 60)
+        folder = json.loads(next(runtime.glob("*.json")).read_text())["folder"]
+        psutil.Process(notebook.pid).kill()
+        assert wait_until(lambda: not list(runtime.glob("*.json")), 60)
+        assert not processes(folder)
+    finally:
+        notebook.close()
+
+
 def test_stale_engines_are_found_at_the_next_start(runtime):
     first = Notebook()
     first.run(START)
     record = next(runtime.glob("*.json"))
-    left = [psutil.Process(pid) for pid, _ in json.loads(record.read_text())["processes"]]
+    left = processes(json.loads(record.read_text())["folder"])
+    assert len(left) > 3
     guard = next(p for p in first.children() if "watchdog.py" in " ".join(p.cmdline()))
     guard.kill()  # so that nobody is there to clean up
     psutil.Process(first.pid).kill()
