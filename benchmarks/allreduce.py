@@ -10,12 +10,13 @@
 
 import torch
 import torch.distributed as dist
-from common import COMM, heading, interleaved, say, size_name, start_gloo
+from common import COMM, heading, interleaved, say, size_name, start_torch
 from mpi4py import MPI
 
 import hvdlite.torch as hvd
 from hvdlite import basics
-from hvdlite.torch.buckets import Bucket, make_buckets
+from hvdlite.torch.buckets import Bucket
+from hvdlite.torch.gpu_buckets import make_buckets
 
 
 def one_bucket(nbytes: int) -> Bucket:
@@ -44,7 +45,7 @@ def variants_for(nbytes: int) -> dict:
 def main() -> None:
     torch.set_num_threads(1)
     hvd.init()
-    start_gloo()
+    start_torch("gloo")
     heading("Allreduce of one float32 tensor")
     say("| bytes | buffer | tensor | MPI | gloo | MPI / buffer | MPI / tensor | gloo / tensor |")
     say("|---|---|---|---|---|---|---|---|")

@@ -16,13 +16,18 @@ COMM = MPI.COMM_WORLD
 
 
 def interleaved(
-    variants: dict[str, Callable[[], None]], rounds: int, calls: int = 1, warmup: int = 3
+    variants: dict[str, Callable[[], None]],
+    rounds: int,
+    calls: int = 1,
+    warmup: int = 3,
+    finish: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
     """Seconds of one call of each variant: medians of `rounds` rounds, taken in turn.
 
     Machines drift; what is measured in turn drifts together, so ratios hold.
     A round is `calls` calls of one variant, one after the other. It starts on all ranks together,
-    and its time is that of the slowest rank.
+    and its time is that of the slowest rank. `finish`, called at the end of a round, waits for what
+    the calls have only put into a queue, such as a GPU's.
     """
     times: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(rounds + warmup):
@@ -31,6 +36,7 @@ def interleaved(
             start = time.perf_counter()
             for _ in range(calls):
                 call()
+            finish()
             spent = COMM.allreduce(time.perf_counter() - start, op=MPI.MAX)
             if number >= warmup:
                 times[name].append(spent / calls)
@@ -53,7 +59,7 @@ def small_cnn() -> torch.nn.Module:
     )
 
 
-def start_gloo() -> None:
+def start_torch(backend: str, **options) -> None:
     """Connect torch.distributed over loopback, at a port that the system picks."""
     port = None
     if COMM.rank == 0:
@@ -61,8 +67,9 @@ def start_gloo() -> None:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
     port = COMM.bcast(port)
+    address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=COMM.rank, world_size=COMM.size
+        backend, init_method=address, rank=COMM.rank, world_size=COMM.size, **options
     )
 
 
@@ -75,6 +82,8 @@ def say(text: str = "") -> None:
 def heading(title: str) -> None:
     library = MPI.Get_library_version().split(",")[0].split("\n")[0]
     say(f"# {title}")
+    if torch.cuda.is_available():
+        say(f"{torch.cuda.get_device_name()}, NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}")
     say(
         f"{COMM.size} ranks, {torch.get_num_threads()} thread a rank, "
         f"{platform.machine()}, torch {torch.__version__}, {library}, hvdlite {hvdlite.__version__}"

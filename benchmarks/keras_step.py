@@ -1,21 +1,25 @@
 """A training step of Keras 3 beside the same step alone, and a loop beside TensorFlow's own way.
 
-    horovodrun -np 2 python benchmarks/keras_step.py
+    python benchmarks/keras_step.py
 
-Small CNN (1.2 million parameters), batch of 64 a rank, one thread a rank, SGD with momentum.
+Two workers of one thread each. Small CNN, batch of 64 a worker, SGD with momentum.
 First `train_on_batch` of Keras 3, alone and with DistributedOptimizer, in turn.
 Then images/s of a loop in tf_keras: with hvdlite's tape, and with MultiWorkerMirroredStrategy,
 in turn, each in processes of its own. (Keras 3's `fit` does not run under that strategy.)
 """
 
+import contextlib
 import json
 import os
+import socket
+import statistics
 import subprocess
 import sys
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-BATCH, STEPS = 64, 60
+BATCH, STEPS, WORKERS = 64, 60, 2
+TENSORFLOWS = "MultiWorkerMirroredStrategy"
 
 
 def cnn(keras):
@@ -77,7 +81,6 @@ def loop(kind: str) -> None:
     import tensorflow as tf
     import tf_keras as keras
 
-    one_thread()
     if kind == "hvdlite":
         import hvdlite.tensorflow as hvd
 
@@ -85,8 +88,8 @@ def loop(kind: str) -> None:
         rank, size, strategy = hvd.rank(), hvd.size(), tf.distribute.get_strategy()
     else:
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
-        size, rank = strategy.num_replicas_in_sync, json.loads(os.environ["TF_CONFIG"])["task"]
-        rank = rank["index"]
+        rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+        size = strategy.num_replicas_in_sync
     images, labels = map(tf.constant, numbers(rank))
     with strategy.scope():
         model, optimizer = cnn(keras), keras.optimizers.SGD(0.01, momentum=0.9)
@@ -114,56 +117,50 @@ def loop(kind: str) -> None:
         step()
     seconds = time.perf_counter() - start
     if rank == 0:
-        print(json.dumps({"images_per_second": STEPS * BATCH * size / seconds}))
+        print(json.dumps({"images/s": STEPS * BATCH * size / seconds}))
+
+
+def started(kind: str) -> str:
+    """What the workers of one kind print, which run as processes of their own."""
+    command = [sys.executable, __file__, kind]
+    env = dict(os.environ, OMP_NUM_THREADS="1")
+    if kind != TENSORFLOWS:
+        launcher = [sys.executable, "-m", "hvdrun", "-np", str(WORKERS)]
+        done = subprocess.run([*launcher, *command], env=env, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{kind} failed:\n{done.stderr}")
+        return done.stdout
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(WORKERS)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
+    workers = []
+    for index in range(WORKERS):
+        task = {"type": "worker", "index": index}
+        env["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
+        workers.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
+    return "".join(worker.communicate()[0] for worker in workers)
 
 
 def beside_tensorflows_own(rounds: int) -> None:
-    """Both loops in turn, started by each rank as processes of their own."""
-    import socket
-    import statistics
-
-    from common import COMM, say
-
-    found: dict[str, list[float]] = {"hvdlite": [], "MultiWorkerMirroredStrategy": []}
+    """Both loops in turn, a few times."""
+    found: dict[str, list[float]] = {"hvdlite": [], TENSORFLOWS: []}
     for _ in range(rounds):
-        for kind in found:
-            env = dict(os.environ, OMP_NUM_THREADS="1")
-            command = [sys.executable, __file__, kind]
-            if kind == "hvdlite":
-                if COMM.rank == 0:
-                    env = {k: v for k, v in env.items() if k[:5] not in ("OMPI_", "PMIX_", "PRTE_")}
-                    env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-                    launcher = [sys.executable, "-m", "hvdrun", "-np", str(COMM.size)]
-                    command = [*launcher, *command]
-            else:
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", 0))
-                    workers = COMM.allgather(f"127.0.0.1:{probe.getsockname()[1]}")
-                task = {"type": "worker", "index": COMM.rank}
-                env["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
-            lines = ""
-            if kind != "hvdlite" or COMM.rank == 0:
-                done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
-                lines = done.stdout
-                if done.returncode:
-                    raise RuntimeError(f"{kind} failed:\n{done.stderr}")
-            COMM.Barrier()
-            if COMM.rank == 0:
-                line = next(line for line in lines.splitlines() if "images_per_second" in line)
-                found[kind].append(json.loads(line[line.index("{") :])["images_per_second"])
-    if COMM.rank == 0:
-        say(f"# tf_keras, a loop of one's own, {COMM.size} workers, medians of {rounds} runs")
-        medians = {kind: statistics.median(values) for kind, values in found.items()}
-        for kind, value in medians.items():
-            say(f"{kind:28} {value:8,.0f} images/s   from {min(found[kind]):,.0f}")
-        ratio = medians["hvdlite"] / medians["MultiWorkerMirroredStrategy"]
-        say(f"hvdlite is {ratio:.2f} times as fast")
+        for kind, values in found.items():
+            said = started(kind)
+            values.append(json.loads(said[said.index("{") : said.index("}") + 1])["images/s"])
+    print(f"# tf_keras, a loop of one's own, {WORKERS} workers, medians of {rounds} runs")
+    medians = {kind: statistics.median(values) for kind, values in found.items()}
+    for kind, value in medians.items():
+        print(f"{kind:28} {value:8,.0f} images/s   from {min(found[kind]):,.0f}")
+    print(f"hvdlite is {medians['hvdlite'] / medians[TENSORFLOWS]:.2f} times as fast")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and sys.argv[1] in ("hvdlite", "MultiWorkerMirroredStrategy"):
-        loop(sys.argv[1])
+    if len(sys.argv) == 1:
+        print("".join(line for line in started("step").splitlines(True)), flush=True)
+        beside_tensorflows_own(rounds=3)
     else:
         one_thread()
-        keras_step(rounds=int(sys.argv[1]) if len(sys.argv) > 1 else 100)
-        beside_tensorflows_own(rounds=3)
+        loop(sys.argv[1]) if sys.argv[1] != "step" else keras_step(rounds=100)

@@ -16,7 +16,7 @@ import tempfile
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from common import COMM, heading, interleaved, say, small_cnn, start_gloo
+from common import COMM, heading, interleaved, say, small_cnn, start_torch
 from mpi4py import MPI
 
 import hvdlite.torch as hvd
@@ -64,7 +64,7 @@ def main() -> None:
     heading("One training step, small CNN, batch 64 a rank")
     torch.manual_seed(COMM.rank)
     images, labels = torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,))
-    start_gloo()
+    start_torch("gloo")
     kinds = ("alone", "hvdlite", "MPI", "DDP")
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     variants = {kind: trainer(kind, images, labels) for kind in kinds}

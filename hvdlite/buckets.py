@@ -94,11 +94,11 @@ class Bucket:
             what, (self.flat,), (self.flat,), rows=self.rows, item=self.own, members=members
         )
 
-    def allocation(self, name: str) -> Request:
+    def allocation(self, name: str, kind: str = "allocate") -> Request:
         """The request for the buffer's memory, for which the ranks must agree on the shapes."""
         nbytes = self.count * self.dtype.itemsize
         layout = (digest(self.shapes), self.dtype.name)
-        return Request(Descriptor("allocate", name, shapes=((nbytes,), layout)))
+        return Request(Descriptor(kind, name, shapes=((nbytes,), layout)))
 
 
 def place(buckets: Sequence[Bucket], name: str, group: int) -> None:

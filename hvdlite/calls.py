@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hvdlite.basics import engine, process_set_number
+from hvdlite.gpu import CPU, Device
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.reduction import check_op
 from hvdlite.request import AVERAGE, SUM, Descriptor, Request
@@ -134,14 +135,18 @@ def _check_has_rows(arrays: Sequence[np.ndarray], kind: str) -> None:
         raise ValueError(f"{kind}: a tensor without dimensions has no rows; reshape it to (1,)")
 
 
-def _requests(kind: str, name: str | None, group: int, arrays, shapes, **more) -> list[Request]:
+def _requests(
+    kind: str, name: str | None, group: int, arrays, shapes, device: Device, **more
+) -> list[Request]:
     """A request for each array. A single one is named as without a group."""
     base, count = engine().name(kind, name, group), len(arrays)
+    more["device"] = device.name
     names = [base] if count == 1 else [f"{base}_{i + 1}of{count}" for i in range(count)]
     return [
         Request(
             Descriptor(kind, each, dtype=array.dtype.name, shapes=(tuple(shape),), **more),
             (array.reshape(-1),),
+            stream=device.stream,
         )
         for each, array, shape in zip(names, arrays, shapes, strict=True)
     ]
@@ -158,17 +163,18 @@ def allreduce(
     prescale: float = 1.0,
     postscale: float = 1.0,
     process_set: ProcessSet = global_process_set,
-    device: str = "cpu",
+    device: Device = CPU,
 ) -> Call:
     """Start to reduce each array over all ranks into its output, which may be itself.
 
     Every rank gives the same name, shapes and dtypes. The result is the list of outputs.
     """
     number = process_set_number(process_set)
-    more = {"op": op, "device": device, **_factors(prescale, postscale, "allreduce")}
+    more = {"op": op, **_factors(prescale, postscale, "allreduce")}
     for array in arrays:  # before a name is taken, whose number would be missing on this rank
         check_op(op, array.dtype, "allreduce")
-    requests = _requests("allreduce", name, number, arrays, [a.shape for a in arrays], **more)
+    shapes = [array.shape for array in arrays]
+    requests = _requests("allreduce", name, number, arrays, shapes, device, **more)
     for request, array, output in zip(requests, arrays, outputs, strict=True):
         request.outputs = request.inputs if output is array else (output.reshape(-1),)
     return Call(requests, number, lambda: list(outputs))
@@ -179,7 +185,7 @@ def broadcast(
     root_rank: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-    device: str = "cpu",
+    device: Device = CPU,
 ) -> Call:
     """Start to overwrite an array with the root's; the result is the array.
 
@@ -187,8 +193,8 @@ def broadcast(
     """
     number = process_set_number(process_set)
     check_root(root_rank, process_set)
-    more = {"root": int(root_rank), "device": device}
-    (request,) = _requests("broadcast", name, number, [array], [array.shape], **more)
+    root = int(root_rank)
+    (request,) = _requests("broadcast", name, number, [array], [array.shape], device, root=root)
     request.outputs = request.inputs
     return Call([request], number, lambda: array)
 
@@ -197,7 +203,7 @@ def allgather(
     arrays: Sequence[np.ndarray],
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-    device: str = "cpu",
+    device: Device = CPU,
 ) -> Call:
     """Start to put all ranks' arrays one behind the other, along the first dimension.
 
@@ -207,7 +213,7 @@ def allgather(
     number = process_set_number(process_set)
     _check_has_rows(arrays, "allgather")
     rows = [array.shape[1:] for array in arrays]
-    requests = _requests("allgather", name, number, arrays, rows, device=device)
+    requests = _requests("allgather", name, number, arrays, rows, device)
     for request, array in zip(requests, arrays, strict=True):
         request.item = [array.shape[0]]
 
@@ -225,7 +231,7 @@ def alltoall(
     splits: Any = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-    device: str = "cpu",
+    device: Device = CPU,
 ) -> Call:
     """Start to send the i-th stretch of rows to rank i.
 
@@ -236,7 +242,7 @@ def alltoall(
     number = process_set_number(process_set)
     _check_has_rows([array], "alltoall")
     counts, row = split_rows(array.shape[0], splits, process_set), array.shape[1:]
-    (request,) = _requests("alltoall", name, number, [array], [row], device=device)
+    (request,) = _requests("alltoall", name, number, [array], [row], device)
     request.item = counts
 
     def result() -> tuple[np.ndarray, np.ndarray]:
@@ -253,18 +259,19 @@ def reducescatter(
     prescale: float = 1.0,
     postscale: float = 1.0,
     process_set: ProcessSet = global_process_set,
-    device: str = "cpu",
+    device: Device = CPU,
 ) -> Call:
     """Start to reduce arrays over all ranks and to leave each with its share of the rows.
 
     Where the rows can't be shared out evenly, the first ranks get one more. The result is a list.
     """
     number = process_set_number(process_set)
-    more = {"op": op, "device": device, **_factors(prescale, postscale, "reducescatter")}
+    more = {"op": op, **_factors(prescale, postscale, "reducescatter")}
     _check_has_rows(arrays, "reducescatter")
     for array in arrays:
         check_op(op, array.dtype, "reducescatter")
-    requests = _requests("reducescatter", name, number, arrays, [a.shape for a in arrays], **more)
+    shapes = [array.shape for array in arrays]
+    requests = _requests("reducescatter", name, number, arrays, shapes, device, **more)
 
     def results() -> list[np.ndarray]:
         size, index = process_set.size(), process_set.rank()

@@ -6,6 +6,8 @@ one request moves all pending requests of this process along, in every group.
 
 import collections
 import contextlib
+import copy
+import functools
 import math
 import threading
 import weakref
@@ -16,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from hvdlite import fusion
+from hvdlite import fusion, gpu
 from hvdlite.agreement import Agreement
 from hvdlite.alone import run_alone
 from hvdlite.collectives import choose
 from hvdlite.collectives.adasum import adasum, check_size
+from hvdlite.collectives.nccl import NCCLCollectives
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.groups import Group
 from hvdlite.reduction import Finish, multiply
@@ -57,8 +60,17 @@ class Channel:
             return Request(what, rows=rows)
         if what.kind != "allreduce":
             return Request(what)
-        arrays = [np.zeros(math.prod(shape), dtype=what.dtype) for shape in what.shapes]
-        return Request(what, arrays, arrays)
+        on_gpu = what.device == gpu.NAME
+        arrays = [(gpu if on_gpu else np).zeros(math.prod(s), what.dtype) for s in what.shapes]
+        return Request(what, arrays, arrays, stream=gpu.stream(0) if on_gpu else None)
+
+    @functools.cached_property
+    def on_gpu(self) -> "Channel | None":
+        """This channel on NCCL; None, on every rank, where it can't be had. Collective."""
+        collectives = NCCLCollectives.create(self.group)
+        twin = copy.copy(self)
+        twin.collectives = collectives
+        return twin if collectives else None
 
 
 class Engine:
@@ -111,7 +123,8 @@ class Engine:
             if self.timeline:
                 self.timeline.negotiate(request)
                 self.timeline.agreed([request])
-            run_alone(request)
+            with request.stream or _nothing:
+                run_alone(request)
             if self.timeline:
                 self.timeline.finished(request)
             return request
@@ -234,14 +247,36 @@ class Engine:
                 collectives.run_staged(requests, agreement.round)
         else:
             for batch in fusion.plan(requests, self.world.settings.fusion_threshold):
-                if batch[0].descriptor.kind == "allreduce":
-                    self._run_allreduce(channel, batch)
-                else:  # the only one of its batch
-                    getattr(self, f"_run_{batch[0].descriptor.kind}")(channel, *batch)
+                run = self._run_batch if batch[0].stream is None else self._run_on_gpu
+                run(channel, batch)
         for request in requests:
             request.finish()
             if self.timeline:
                 self.timeline.finished(request)
+
+    def _run_batch(self, channel: Channel, batch: list[Request]) -> None:
+        kind = batch[0].descriptor.kind
+        if kind in ("allreduce", "broadcast"):
+            getattr(self, f"_run_{kind}")(channel, batch)
+        else:  # the only one of its batch
+            getattr(self, f"_run_{kind}")(channel, *batch)
+
+    def _run_on_gpu(self, channel: Channel, batch: list[Request]) -> None:
+        """Run calls on a GPU's arrays: on NCCL, or else with copies in host memory."""
+        with batch[0].inputs[0].device, batch[0].stream as stream:
+            others = {request.stream for request in batch} - {stream}
+            for other in others:
+                stream.wait_event(other.record())
+            if NCCLCollectives.can(batch[0].descriptor) and channel.on_gpu:
+                channel.on_gpu.collectives.check_device(batch[0])
+                self._run_batch(channel.on_gpu, batch)
+            else:
+                copies = [gpu.in_host_memory(request) for request in batch]
+                self._run_batch(channel, copies)
+                for request, copy_ in zip(batch, copies, strict=True):
+                    gpu.take_results(request, copy_)
+            for other in others:
+                other.wait_event(stream.record())
 
     def _activity(self, requests: list[Request], name: str) -> AbstractContextManager:
         """Shows in the timeline, if there is one, that a part of the work is going on."""
@@ -266,7 +301,7 @@ class Engine:
         outputs = [array for request in batch for array in request.outputs]
         buffer = outputs[0]
         if len(outputs) > 1:
-            buffer = np.empty(sum(len(array) for array in outputs), dtype=outputs[0].dtype)
+            buffer = np.empty_like(buffer, shape=(sum(len(array) for array in outputs),))
         with self._activity(batch, "MEMCPY_IN_FUSION_BUFFER"):
             if len(outputs) > 1 or inputs[0] is not buffer:
                 np.concatenate(inputs, out=buffer)
@@ -281,12 +316,11 @@ class Engine:
             with self._activity(batch, "MEMCPY_OUT_FUSION_BUFFER"):
                 fusion.unpack(buffer, outputs)
 
-    def _run_broadcast(self, channel: Channel, request: Request) -> None:
-        root = channel.group.ranks.index(request.descriptor.root)
-        for source, target in zip(request.inputs, request.outputs, strict=True):
-            if target is not source:
-                target[:] = source
-            channel.collectives.broadcast(target, root)
+    def _run_broadcast(self, channel: Channel, batch: list[Request]) -> None:
+        with channel.collectives.together():
+            for request in batch:
+                root = channel.group.ranks.index(request.descriptor.root)
+                channel.collectives.broadcast(request.outputs[0], root)
 
     def _run_allgather(self, channel: Channel, request: Request) -> None:
         """The result: all ranks' elements, and each rank's number of rows."""

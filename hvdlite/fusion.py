@@ -17,19 +17,22 @@ def plan(requests: Sequence[Request], threshold: int) -> list[list[Request]]:
     """Split agreed calls into batches; each batch is one collective.
 
     Allreduce calls of the same dtype, operation, scale factors and device share a batch, up to
-    `threshold` bytes, whatever stands between them. All others stay alone. The plan follows from
-    the calls alone, so every rank makes the same one.
+    `threshold` bytes, whatever stands between them; so do all broadcasts on a device. All others,
+    and buckets, which are packed already, stay alone. The plan follows from the calls alone, so
+    every rank makes the same one.
     """
     batches: list[list[Request]] = []
     open_batches: dict[tuple, tuple[list[Request], int]] = {}
     for request in requests:
         what = request.descriptor
-        if what.kind != "allreduce" or request.rows is not None:
+        if what.kind not in ("allreduce", "broadcast") or request.item is not None:
             batches.append([request])
             continue
         key = (what.op, what.dtype, what.prescale, what.postscale, what.device)
+        if what.kind == "broadcast":
+            key = (what.device,)
         batch, filled = open_batches.get(key, (None, 0))
-        filled += request.nbytes
+        filled += request.nbytes if what.kind == "allreduce" else 0  # broadcasts pack nothing
         if batch is None or filled > threshold:
             batch, filled = [], request.nbytes
             batches.append(batch)

@@ -77,6 +77,7 @@ class Request:
     item: Any = None  # what a kind needs beside arrays: numbers of rows, an object
     members: Sequence[str] = ()  # the tensors that the timeline shows, if not the call itself
     rows: Sequence[np.ndarray] | None = None  # every rank's buffer, if it is in shared memory
+    stream: Any = None  # the GPU's stream, if the arrays are CuPy's
     result: Any = None
     error: Exception | None = None
     done: bool = False

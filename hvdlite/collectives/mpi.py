@@ -1,6 +1,7 @@
 """The MPI library's own collectives, non-blocking, so that a wait can be interrupted."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,6 +63,10 @@ class MPICollectives:
     def allreduce_rows(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
         """The same where the buffers are the rows of a segment that `allocate` has given."""
         self.allreduce(rows[self.group.index], op, finish)
+
+    def together(self) -> AbstractContextManager:
+        """Broadcasts that are made within may be one."""
+        return nullcontext()
 
     def broadcast(self, buffer: np.ndarray, root: int) -> None:
         """Overwrite `buffer` with that of the rank of index `root`."""

@@ -138,6 +138,7 @@ class SharedMemoryCollectives(MPICollectives):
             what.kind == "allreduce"
             and what.op != ADASUM
             and requests[0].rows is None
+            and requests[0].stream is None
             and 0 < sum(array.nbytes for array in arrays) <= STAGE_BYTES
             and (len(requests) == 1 or len(plan(requests, threshold)) == 1)
         )

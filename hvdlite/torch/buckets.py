@@ -30,7 +30,9 @@ class Bucket(buckets.Bucket):
 
     def place(self, segment: Segment | None, takes_own: bool) -> None:
         super().place(segment, takes_own)
-        buffer = from_array(self.flat)
+        self._lay_out(from_array(self.flat))
+
+    def _lay_out(self, buffer: torch.Tensor) -> None:
         self.views = []
         for i, param in enumerate(self.params):
             if param.is_contiguous() or not _is_dense(param):
@@ -56,11 +58,15 @@ class Bucket(buckets.Bucket):
         if self._shares(param):
             param.grad = view
 
-    def put_early(self, param: torch.Tensor) -> None:
-        """`put`, if that makes the buffer the gradient; a mere copy could become outdated."""
+    def put_early(self, param: torch.Tensor) -> bool:
+        """`put`, if that makes the buffer the gradient; a mere copy could become outdated.
+
+        Returns whether the bucket is full and should be reduced at once.
+        """
         stays = self._stays(self._index[id(param)])
         if self._shares(param) and not param.grad.is_sparse and not stays:
             self.put(param)
+        return False
 
     def _stays(self, i: int) -> bool:
         """Whether a gradient is left where it is for this rank's share of the reduction."""
@@ -104,19 +110,3 @@ def _is_dense(tensor: torch.Tensor) -> bool:
             return False
         expected *= length
     return expected == math.prod(tensor.shape)
-
-
-def make_buckets(
-    params: Sequence[torch.Tensor], wire_dtype: torch.dtype | None, name: str, group: int
-) -> list[Bucket]:
-    """Sort the parameters into one bucket for each dtype and place these; collective.
-
-    With `wire_dtype`, floating-point gradients are sent as that.
-    """
-    by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
-    for param in params:
-        dtype = wire_dtype if wire_dtype and param.dtype.is_floating_point else param.dtype
-        by_dtype.setdefault(dtype, []).append(param)
-    made = [Bucket(members, dtype) for dtype, members in by_dtype.items()]
-    buckets.place(made, name, group)
-    return made

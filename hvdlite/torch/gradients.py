@@ -13,8 +13,9 @@ from hvdlite.exceptions import HorovodInternalError
 from hvdlite.process_sets import ProcessSet
 from hvdlite.request import AVERAGE, Descriptor, Request
 from hvdlite.torch import ops
-from hvdlite.torch.buckets import Bucket, make_buckets
+from hvdlite.torch.buckets import Bucket
 from hvdlite.torch.compression import Compression, Compressor
+from hvdlite.torch.gpu_buckets import make_buckets
 from hvdlite.torch.handles import synchronize
 from hvdlite.torch.sparse import gather_sparse
 
@@ -50,6 +51,7 @@ class GradientSync:
         self._passes: dict[torch.Tensor, int] = {}
         self._bucket_of: dict[int, Bucket] = {}
         self._buckets: list[Bucket] = []
+        self._under_way: dict[Bucket, Request] = {}
         self._layout: list[torch.Tensor] = []
         self._sparse: set[int] = set()
         self._hooks: dict[int, Any] = {}
@@ -92,8 +94,11 @@ class GradientSync:
         self._passes[param] = passes
         if passes == self.backward_passes_per_step:
             bucket = self._bucket_of.get(id(param))
-            if bucket is not None:
-                bucket.put_early(param)
+            if bucket is not None and bucket.put_early(param) and self._engine is engine():
+                self._start(bucket)
+            for request in reversed(self._under_way.values()):
+                self._engine.poll(request, process_set_number(self.process_set))
+                break  # which has moved all of them along
 
     def in_flight(self) -> bool:
         """Whether there are gradients that await `synchronize`."""
@@ -140,7 +145,7 @@ class GradientSync:
         except HorovodInternalError:
             if current.broken or not self._layout:
                 raise
-            # A rank has asked for a new layout, and nothing has been reduced.
+            # A rank has asked for a new layout, and no gradient has been changed.
             self._layout = []
             self._reduce_buckets(group, current)
 
@@ -149,28 +154,48 @@ class GradientSync:
         if new_sparse and self._layout and self._engine is current:
             # The other ranks may know nothing of it. Calls that differ from theirs under the same
             # names fail on all ranks, which then make their buckets anew.
-            names = [f"{self._name}.{i}" for i in range(len(self._buckets))]
-            asking = [current.submit(Request(Descriptor("barrier", n)), group) for n in names]
-            for request in asking:
-                current.wait(request, group)
+            for bucket in self._waiting_buckets():
+                barrier = Request(Descriptor("barrier", self._name_of(bucket)))
+                self._under_way[bucket] = current.submit(barrier, group)
+            self._wait(current, group)
         self._update_layout(group, new_sparse)
-        requests = []
-        for i, bucket in enumerate(self._buckets):
-            bucket.fill()
-            name = f"{self._name}.{i}"
-            members = self._member_names(bucket) if current.timeline else ()
-            request = bucket.request(name, self._op, self._prescale, self._postscale, members)
-            requests.append(current.submit(request, group))
-        for request in requests:
-            current.wait(request, group)
+        for bucket in self._waiting_buckets():
+            self._start(bucket)
+        self._wait(current, group)
         for bucket in self._buckets:
             bucket.take()
         for param in self._layout:
             if id(param) in self._sparse:
                 self._finish_sparse(param)
 
-    def _member_names(self, bucket: Bucket) -> list[str]:
-        return [f"allreduce.{self._names.get(param, 'noname')}" for param in bucket.params]
+    def _waiting_buckets(self) -> list[Bucket]:
+        return [bucket for bucket in self._buckets if bucket not in self._under_way]
+
+    def _name_of(self, bucket: Bucket) -> str:
+        return f"{self._name}.{self._buckets.index(bucket)}"
+
+    def _start(self, bucket: Bucket) -> None:
+        """Pack a bucket with this rank's gradients and start to reduce it."""
+        bucket.fill()
+        members = ()
+        if self._engine.timeline:
+            members = [f"allreduce.{self._names.get(param, 'noname')}" for param in bucket.params]
+        name = self._name_of(bucket)
+        request = bucket.request(name, self._op, self._prescale, self._postscale, members)
+        group = process_set_number(self.process_set)
+        self._under_way[bucket] = self._engine.submit(request, group)
+
+    def _wait(self, current: Engine, group: int) -> None:
+        """Wait for all reductions under way; raises the first error once all are over."""
+        errors = []
+        for request in self._under_way.values():
+            try:
+                current.wait(request, group)
+            except HorovodInternalError as error:
+                errors.append(error)
+        self._under_way.clear()
+        if errors:
+            raise errors[0]
 
     def _new_sparse(self) -> list[int]:
         """The positions of parameters whose gradient is sparse for the first time on this rank."""
@@ -186,6 +211,7 @@ class GradientSync:
         same = len(params) == len(self._layout) and all(map(operator.is_, params, self._layout))
         if same and not new_sparse and self._engine is engine():
             return
+        self._under_way.clear()
         if self._engine is not engine():
             self._meet_engine()
         self._add_hooks()  # for parameters that were frozen or not there before

@@ -9,10 +9,11 @@ import torch
 from hvdlite import calls
 from hvdlite.calls import operation, single
 from hvdlite.exceptions import HorovodInternalError
+from hvdlite.gpu import CPU, Device
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM
 from hvdlite.torch.handles import first_of, start
-from hvdlite.torch.tensors import Host, from_array, numpy_dtype
+from hvdlite.torch.tensors import Place, current_stream, from_array, numpy_dtype
 
 Average, Sum, Adasum, Min, Max, Product = AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT
 
@@ -28,16 +29,17 @@ def check_tensor(tensor: Any, kind: str) -> None:
     numpy_dtype(tensor.dtype)
 
 
-def _hosts(tensors: Sequence[torch.Tensor], kind: str) -> tuple[list[Host], str]:
-    """The tensors' places in host memory, and the kind of device that they are on."""
+def _places(tensors: Sequence[torch.Tensor], kind: str) -> tuple[list[Place], Device]:
+    """The tensors' places in memory, and the device that they are on."""
     for tensor in tensors:
         check_tensor(tensor, kind)
-    devices = {tensor.device.type for tensor in tensors}
+    devices = {tensor.device for tensor in tensors}
     if len(devices) > 1:
         raise HorovodInternalError(
-            f"{kind}: the tensors of a group must all be on the CPU, or all on a GPU"
+            f"{kind}: the tensors of a group must all be on the CPU, or all on one GPU"
         )
-    return [Host(tensor) for tensor in tensors], devices.pop() if devices else "cpu"
+    device = current_stream(devices.pop()) if devices else CPU
+    return [Place(tensor, device) for tensor in tensors], device
 
 
 def _new_like(tensor: Any, kind: str) -> torch.Tensor:
@@ -51,11 +53,11 @@ def _new_like(tensor: Any, kind: str) -> torch.Tensor:
 def _allreduce(tensors, outputs, average, name, op, prescale, postscale, process_set):
     """Start to reduce `tensors` into `outputs`; the result is the list of these."""
     op = operation(average, op)
-    sources, device = _hosts(tensors, "allreduce")
-    targets = sources if outputs is tensors else _hosts(outputs, "allreduce")[0]
-    arrays, into = [host.array for host in sources], [host.array for host in targets]
+    sources, device = _places(tensors, "allreduce")
+    targets = sources if outputs is tensors else _places(outputs, "allreduce")[0]
+    arrays, into = [place.array for place in sources], [place.array for place in targets]
     call = calls.allreduce(arrays, into, name, op, prescale, postscale, process_set, device)
-    return call.then(lambda _: [host.give_back() for host in targets])
+    return call.then(lambda _: [place.give_back() for place in targets])
 
 
 def grouped_allreduce_async_(
@@ -109,9 +111,9 @@ def broadcast_async_(
 
     Raises ValueError if `root_rank` is not a rank of the process set.
     """
-    (host,), device = _hosts([tensor], "broadcast")
-    call = calls.broadcast(host.array, root_rank, name, process_set, device)
-    return start(call.then(lambda _: host.give_back()))
+    (place,), device = _places([tensor], "broadcast")
+    call = calls.broadcast(place.array, root_rank, name, process_set, device)
+    return start(call.then(lambda _: place.give_back()))
 
 
 def broadcast_async(
@@ -133,8 +135,8 @@ def _gathering(
     collective: Callable[..., calls.Call], tensors: Sequence[torch.Tensor], *options: Any
 ) -> calls.Call:
     """Start a collective whose results become new tensors on the device of the inputs."""
-    hosts, device = _hosts(tensors, collective.__name__)
-    call = collective([host.array for host in hosts], *options, device=device)
+    places, device = _places(tensors, collective.__name__)
+    call = collective([place.array for place in places], *options, device=device)
 
     def tensors_from(arrays: list) -> list[torch.Tensor]:
         pairs = zip(arrays, tensors, strict=True)
@@ -177,9 +179,9 @@ def alltoall_async(
 
 def alltoall_call(tensor: torch.Tensor, splits: Any, name: str | None, process_set) -> calls.Call:
     """`alltoall_async` as a call whose result has the numbers of rows in any case."""
-    (host,), device = _hosts([tensor], "alltoall")
+    (place,), device = _places([tensor], "alltoall")
     numbers = splits.tolist() if isinstance(splits, torch.Tensor) else splits
-    call = calls.alltoall(host.array, numbers, name, process_set, device)
+    call = calls.alltoall(place.array, numbers, name, process_set, device)
     return call.then(lambda arrays: tuple(from_array(a).to(tensor.device) for a in arrays))
 
 

@@ -49,7 +49,7 @@ def gather_sparse(
 ) -> torch.Tensor:
     """The sum or mean over ranks of a parameter's sparse gradient; None counts as empty."""
     if grad is None:
-        empty = torch.empty((1, 0), dtype=torch.long)
+        empty = torch.empty((1, 0), dtype=torch.long, device=param.device)
         grad = torch.sparse_coo_tensor(empty, param.new_empty((0, *param.shape[1:])), param.shape)
     elif not grad.is_sparse:
         grad = grad.to_sparse(1)

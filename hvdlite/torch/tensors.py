@@ -1,22 +1,29 @@
-"""Torch tensors as the numpy arrays that the engine moves, without a copy where possible."""
+"""Torch tensors as the arrays that the engine moves, without a copy where possible."""
 
 import ml_dtypes
 import numpy as np
 import torch
 
+from hvdlite import gpu
+
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
-    """A numpy view of a CPU tensor; writing to it writes to the tensor."""
+    """The memory of a contiguous tensor as an array; writing to it writes to the tensor."""
     tensor = tensor.detach()
+    if tensor.is_cuda:
+        pointer, dtype = tensor.data_ptr(), _NUMPY_DTYPES[tensor.dtype]
+        return gpu.array(pointer, tensor.shape, dtype, tensor, tensor.device.index)
     if tensor.dtype is torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(_BFLOAT16)
     return tensor.numpy()
 
 
 def from_array(array: np.ndarray) -> torch.Tensor:
-    """A CPU tensor on the memory of a contiguous numpy array."""
+    """A tensor on the memory of a contiguous array."""
+    if not isinstance(array, np.ndarray):
+        return torch.from_dlpack(array)
     if array.dtype == _BFLOAT16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
@@ -46,21 +53,32 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype:
         raise ValueError(f"collectives don't support tensors of {dtype}") from None
 
 
-class Host:
-    """A tensor's place in host memory for the time of a collective.
+def current_stream(device: torch.device) -> gpu.Device:
+    """What a call on tensors of a device runs on: for GPUs the stream current now."""
+    if device.type != "cuda" or gpu.cupy() is None:
+        return gpu.Device("cpu" if device.type == "cpu" else f"{device.type}, by way of the CPU")
+    # torch.cuda.current_stream() takes longer than all of a small collective.
+    pointer = torch._C._cuda_getCurrentRawStream(device.index)
+    return gpu.Device(gpu.NAME, gpu.stream(pointer))
 
-    `array` is contiguous. It is the tensor's own memory where that is a contiguous CPU
-    tensor, and a copy where it is not (another device, a strided view); `give_back` then writes
-    the result into the tensor, which it returns.
+
+class Place:
+    """A tensor's memory for the time of a collective.
+
+    `array` is contiguous. It is the tensor's own memory where that is contiguous and on the CPU
+    or within reach of CuPy, and a copy where it is not; `give_back` then writes the result into
+    the tensor, which it returns.
     """
 
     __slots__ = ("_copy", "array", "tensor")
 
-    def __init__(self, tensor: torch.Tensor):
+    def __init__(self, tensor: torch.Tensor, device: gpu.Device):
         self.tensor = tensor
         self._copy = None
-        if tensor.device.type != "cpu" or not tensor.is_contiguous():
-            self._copy = tensor.detach().to("cpu", copy=True).contiguous()
+        stays = tensor.device.type == device.name
+        if not stays or not tensor.is_contiguous():
+            where = tensor.device if stays else "cpu"
+            self._copy = tensor.detach().to(where, copy=True).contiguous()
         self.array = as_array(tensor if self._copy is None else self._copy)
 
     def give_back(self) -> torch.Tensor:

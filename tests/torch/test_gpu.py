@@ -5,38 +5,241 @@ import pytest
 pytestmark = pytest.mark.gpu
 
 
-def _on_gpus() -> list[str]:
+def _as_on_the_cpu() -> list[str]:
+    """Every operation on every dtype, beside the same call on CPU tensors."""
     import torch
 
     import hvdlite.torch as hvd
 
     hvd.init()
     torch.cuda.set_device(hvd.local_rank())
-    rank, size, wrong = hvd.rank(), hvd.size(), []
-    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64):
-        mine = torch.full((1000,), rank + 1, device="cuda").to(dtype)
-        results = {
-            "allreduce": (hvd.allreduce(mine, op=hvd.Sum), 3),
-            "in place": (hvd.allreduce_(mine.clone(), op=hvd.Sum), 3),
-            "broadcast": (hvd.broadcast(mine, 1), 2),
-            "reducescatter": (hvd.reducescatter(mine, op=hvd.Sum), 3),
-        }
-        for name, (result, value) in results.items():
-            good = result.device == mine.device and result.dtype == dtype
-            if not good or not (result == value).all():
-                wrong.append(f"{name} {dtype}: {result}")
-        gathered = hvd.allgather(mine[: rank + 1])
-        if gathered.tolist() != [1, 2, 2] or not gathered.is_cuda:
-            wrong.append(f"allgather {dtype}: {gathered}")
-        got, splits = hvd.alltoall(mine[:3], [1, 2])
-        if got.tolist() != [1, 2] and got.tolist() != [1, 1, 2, 2]:
-            wrong.append(f"alltoall {dtype}: {got} {splits}")
-    assert size == 2
+    rank, wrong = hvd.rank(), []
+    whole = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+    real = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    others = (torch.bool, torch.complex64, torch.complex128)
+    calls = {
+        "broadcast": lambda x: hvd.broadcast(x, 1),
+        "allgather": lambda x: hvd.allgather(x[: 3 + rank]),
+        "alltoall": lambda x: hvd.alltoall(x[:9], [4, 5])[0],
+        "empty": lambda x: hvd.allreduce(x[:0], op=hvd.Min),
+        "grouped": lambda x: torch.cat(hvd.grouped_allreduce([x[:5], x[2:7]], op=hvd.Max)),
+        "strided": lambda x: hvd.allreduce(x[:12].view(3, 4).T, op=hvd.Max),
+        "reducescatter": lambda x: hvd.reducescatter(x.view(-1, 4), op=hvd.Sum),
+        "uneven": lambda x: hvd.reducescatter(x[:7], op=hvd.Max),
+        "scaled": lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5, postscale_factor=3),
+        "Adasum": lambda x: hvd.allreduce(x, op=hvd.Adasum),
+    }
+    calls |= {
+        name: lambda x, name=name: hvd.allreduce(x, op=getattr(hvd, name))
+        for name in ("Average", "Sum", "Min", "Max", "Product")
+    }
+    for dtype in (*whole, *real, *others):
+        generator = torch.Generator().manual_seed(rank)
+        if dtype in whole:
+            numbers = torch.randint(0, 10, (1000,), generator=generator)
+        else:
+            numbers = torch.randn(1000, generator=generator)
+        mine = (numbers > 0) if dtype == torch.bool else numbers.to(dtype)
+        for name, call in calls.items():
+            if dtype in (*whole, *others) and name == "Adasum":
+                continue
+            if dtype in others and name not in ("broadcast", "allgather", "alltoall", "Product"):
+                fits = name in ("empty", "grouped", "strided", "uneven", "Min", "Max")
+                if fits == dtype.is_complex:
+                    continue
+            expected, result = call(mine.clone()), call(mine.cuda())
+            good = result.is_cuda and result.dtype == dtype and result.shape == expected.shape
+            if not good or not torch.allclose(
+                result.cpu(), expected, rtol=1e-2 if dtype in real[:2] else 1e-6
+            ):
+                wrong.append(f"{name} {dtype}: {result} instead of {expected}")
     return wrong
 
 
-def test_collectives(ranks):
-    assert ranks(2).run(_on_gpus) == [[], []]
+def test_as_on_the_cpu(ranks):
+    assert ranks(2).run(_as_on_the_cpu) == [[], []]
+
+
+def _more_calls() -> dict[str, bool]:
+    import torch
+
+    import hvdlite.torch as hvd
+
+    hvd.init()
+    torch.cuda.set_device(hvd.local_rank())
+    rank, good = hvd.rank(), {}
+    # Calls in another order on each rank, and on a stream that is not the default one.
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(10_000_000)
+        tensors = [torch.full((1000 * (i + 1),), float(rank + i), device="cuda") for i in range(8)]
+        order = range(8) if rank == 0 else reversed(range(8))
+        handles = {i: hvd.allreduce_async(tensors[i], name=f"t{i}", op=hvd.Sum) for i in order}
+        sums = [hvd.synchronize(handles[i]) for i in range(8)]
+        good["any order"] = all((s == 2 * i + 1).all().item() for i, s in enumerate(sums))
+    state = {f"p{i}": torch.full((3, i + 1), float(rank), device="cuda") for i in range(50)}
+    state["on the CPU"] = torch.full((3,), float(rank))
+    hvd.broadcast_parameters(state, root_rank=1)
+    good["broadcast_parameters"] = all((value == 1).all().item() for value in state.values())
+    single = hvd.add_process_set([1])
+    mine = torch.ones(4, device="cuda")
+    if rank == 1:
+        good["process set of one"] = (hvd.allreduce(mine, process_set=single) == 1).all().item()
+    hvd.remove_process_set(single)
+    if rank == 0:
+        good["after join"] = (hvd.allreduce(mine, op=hvd.Sum, name="late") == 1).all().item()
+    hvd.join()
+    try:
+        hvd.allreduce(torch.ones(3 + rank, device="cuda"), name="shapes differ")
+        good["mismatch"] = False
+    except hvd.HorovodInternalError as error:
+        good["mismatch"] = "shape" in str(error)
+    try:
+        hvd.allreduce(torch.ones(3, device="cuda" if rank else "cpu"), name="devices differ")
+        good["devices"] = False
+    except hvd.HorovodInternalError as error:
+        good["devices"] = "device" in str(error)
+    hvd.shutdown()
+    hvd.init()
+    good["again"] = (hvd.allreduce(mine, op=hvd.Sum) == 2).all().item()
+    return {name: bool(value) for name, value in good.items() if not value}
+
+
+def test_more_calls(ranks):
+    assert ranks(2).run(_more_calls) == [{}, {}]
+
+
+def _shared_gpu() -> bool:
+    import torch
+
+    import hvdlite.torch as hvd
+
+    hvd.shutdown()
+    hvd.init()
+    mine = torch.full((1000,), hvd.rank() + 1.0, device="cuda:0")
+    return bool((hvd.allreduce(mine, op=hvd.Sum) == 3).all())
+
+
+def test_two_ranks_on_one_gpu(ranks):
+    """NCCL refuses that; the tensors go through host memory."""
+    assert ranks(2).run(_shared_gpu) == [True, True]
+
+
+def _large(case: str) -> list[bool]:
+    """A model whose gradients are reduced in several buckets during the backward pass."""
+    import torch
+
+    import hvdlite.torch as hvd
+
+    hvd.shutdown()
+    hvd.init()
+    torch.cuda.set_device(hvd.local_rank())
+    rank, width = hvd.rank(), 1500
+
+    def build():
+        torch.manual_seed(1)
+        layers = [torch.nn.Linear(width, width) for _ in range(9)]  # 81 MB
+        model = torch.nn.ModuleList(layers).cuda()
+        model.table = torch.nn.Embedding(10, width, sparse=case == "sparse").cuda()
+        return model
+
+    def loss(model, batch, step, half):
+        for layer in model[:8]:
+            batch = torch.relu(layer(batch)) + batch
+        if case == "missing" and half == 1:  # the last layer has a gradient on rank 1 only
+            batch = model[8](batch)
+        if case == "sparse" and step and half == 0:  # a sparse gradient comes late, on rank 0
+            batch = batch + model.table(torch.tensor([step], device="cuda"))
+        return batch.square().mean()
+
+    ours, alone = build(), build()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(ours.parameters(), lr=0.01), ours.named_parameters()
+    )
+    plain = torch.optim.SGD(alone.parameters(), lr=0.01)
+    for step in range(4):
+        batch = torch.randn(2, 4, width, generator=torch.Generator().manual_seed(step)).cuda()
+        if case == "frozen" and step == 2:
+            for model in (ours, alone):
+                model[0].requires_grad_(False)
+        optimizer.zero_grad(set_to_none=case != "kept")
+        passes = 2 if case == "passes" else 1
+        optimizer.set_backward_passes_per_step(passes)
+        for _ in range(passes):
+            loss(ours, batch[rank], step, rank).backward()
+        if case == "clipped":
+            optimizer.synchronize()
+            torch.nn.utils.clip_grad_norm_(ours.parameters(), 0.01)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        else:
+            optimizer.step()
+        plain.zero_grad()
+        for _ in range(passes):
+            (sum(loss(alone, batch[half], step, half) for half in (0, 1)) / 2).backward()
+        if case == "clipped":
+            torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.01)
+        plain.step()
+    flat = torch.cat([p.detach().flatten() for p in ours.parameters()])
+    single = torch.cat([p.detach().flatten() for p in alone.parameters()])
+    both = hvd.allgather(flat.view(1, -1))
+    return [torch.equal(both[0], both[1]), torch.allclose(flat, single, atol=1e-5)]
+
+
+@pytest.mark.parametrize(
+    "case", ["plain", "kept", "missing", "sparse", "frozen", "passes", "clipped"]
+)
+def test_buckets_during_backward(ranks, case):
+    assert ranks(2).run(_large, case) == [[True, True]] * 2
+
+
+def _captured() -> list[bool]:
+    """The whole step as a CUDA graph, replayed, beside the same steps one by one."""
+    import torch
+
+    import hvdlite.torch as hvd
+
+    hvd.init()
+    torch.cuda.set_device(hvd.local_rank())
+    images = torch.randn(8, 3, 8, 8, device="cuda") + hvd.rank()
+
+    def trainer():
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(288, 5)
+        ).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+
+        def step():
+            optimizer.zero_grad()
+            model(images).square().mean().backward()
+            optimizer.step()
+
+        return model, step
+
+    model, step = trainer()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    for _ in range(5):
+        graph.replay()
+    other, plain = trainer()
+    for _ in range(8):
+        plain()
+    flat, expected = (
+        torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (model, other)
+    )
+    both = hvd.allgather(flat.view(1, -1))
+    return [torch.equal(both[0], both[1]), torch.allclose(flat, expected, atol=1e-6)]
+
+
+def test_cuda_graph(ranks):
+    assert ranks(2).run(_captured) == [[True, True]] * 2
 
 
 def _training(compression: str, memory_format: str) -> list[bool]:

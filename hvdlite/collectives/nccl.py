@@ -1,0 +1,134 @@
+"""NCCL's collectives, through CuPy: GPU memory to GPU memory, on the stream of the call.
+
+A call returns when it is in the stream's queue. The GPU runs it after what is there already, as
+it does with every kernel; the host does not wait.
+"""
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from hvdlite import gpu
+from hvdlite.collectives.mpi import MPICollectives
+from hvdlite.exceptions import HorovodInternalError
+from hvdlite.fusion import stretches
+from hvdlite.groups import Group
+from hvdlite.reduction import Finish, multiply
+from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM, Descriptor, Request
+
+
+class NCCLCollectives(MPICollectives):
+    """Takes CuPy arrays where the others take numpy's."""
+
+    name = "nccl"
+
+    def __init__(self, group: Group, communicator: Any):
+        self.group = group
+        self._communicator = communicator
+        self._nccl = nccl = gpu.cupy().cuda.nccl
+        self._kinds = {SUM: nccl.NCCL_SUM, MIN: nccl.NCCL_MIN, MAX: nccl.NCCL_MAX}
+        self._kinds |= {PRODUCT: nccl.NCCL_PROD, AVERAGE: nccl.NCCL_AVG}
+        self._types = {
+            name.removeprefix("NCCL_").lower(): getattr(nccl, name)
+            for name in dir(nccl)
+            if name.endswith(("8", "16", "32", "64"))
+        }
+
+    @classmethod
+    def create(cls, group: Group) -> "NCCLCollectives | None":
+        """None, on every rank, unless each rank of the group has a GPU of its own."""
+        cuda = gpu.cupy().cuda
+        mine = cuda.runtime.getDeviceProperties(cuda.Device().id)["uuid"]
+        told = group.allgather_object((mine, cuda.nccl.get_unique_id()))
+        if len({uuid for uuid, _ in told}) < group.size:
+            group.world.warn_once(
+                "ranks share a GPU, which NCCL does not allow, so tensors on GPUs go through host "
+                "memory, which is slower; start one rank for each GPU, and pin each to its own"
+            )
+            return None
+        return cls(group, cuda.nccl.NcclCommunicator(group.size, told[0][1], group.index))
+
+    @staticmethod
+    def can(what: Descriptor) -> bool:
+        """Whether NCCL has the operation; if not, host memory is the way."""
+        return what.op != ADASUM and not (what.op == PRODUCT and what.dtype.startswith("complex"))
+
+    def check_device(self, request: Request) -> None:
+        """Raise HorovodInternalError where NCCL would wait for ever: on another GPU."""
+        used, there = self._communicator.device_id(), request.inputs[0].device.id
+        if used != there:
+            raise HorovodInternalError(
+                f"{request.descriptor}: its tensor is on GPU {there}, but this rank's first was on "
+                f"GPU {used}. Pin each rank to one: torch.cuda.set_device(hvd.local_rank())"
+            )
+
+    def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
+        work = buffer
+        if buffer.dtype == np.bool_:
+            work = buffer.view(np.uint8)
+        elif buffer.dtype.kind == "c":
+            work = buffer.view(f"f{buffer.itemsize // 2}")
+        elif buffer.dtype.name not in self._types:  # 16 bits, which wrap around as 32 do
+            work = buffer.astype(np.int32)
+        # NCCL can divide as well, which spares a kernel; but it rounds integers in another way.
+        averages = op == AVERAGE and work.dtype.kind not in "iu"
+        kind = SUM if op == AVERAGE and not averages else op
+        code, at = self._types[work.dtype.name], work.data.ptr
+        self._communicator.allReduce(at, at, work.size, code, self._kinds[kind], self._stream)
+        if work.nbytes != buffer.nbytes:
+            buffer[:] = work
+        multiply(buffer, finish.postscale) if averages else finish(buffer)
+
+    @property
+    def _stream(self) -> int:
+        return gpu.cupy().cuda.get_current_stream().ptr
+
+    @contextmanager
+    def together(self):
+        """What is started within becomes one kernel."""
+        self._nccl.groupStart()
+        try:
+            yield
+        finally:
+            self._nccl.groupEnd()
+
+    def broadcast(self, buffer: np.ndarray, root: int) -> None:
+        data = buffer.data.ptr, buffer.nbytes, self._nccl.NCCL_UINT8
+        self._communicator.bcast(*data, root, self._stream)
+
+    def allgather(self, part: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        gathered = np.empty_like(part, shape=(sum(counts),))
+        with self.together():
+            for root, piece in enumerate(stretches(counts)):
+                source, into = part if root == self.group.index else gathered, gathered[piece]
+                data = source.data.ptr, into.data.ptr, into.nbytes, self._nccl.NCCL_UINT8
+                self._communicator.broadcast(*data, root, self._stream)
+        return gathered
+
+    def alltoall(
+        self, data: np.ndarray, send_counts: Sequence[int], receive_counts: Sequence[int]
+    ) -> np.ndarray:
+        received = np.empty_like(data, shape=(sum(receive_counts),))
+        with self.together():
+            for array, counts, move in (
+                (data, send_counts, self._communicator.send),
+                (received, receive_counts, self._communicator.recv),
+            ):
+                for rank, stretch in enumerate(stretches(counts)):
+                    piece = array[stretch]
+                    move(piece.data.ptr, piece.nbytes, self._nccl.NCCL_UINT8, rank, self._stream)
+        return received
+
+    def reducescatter(
+        self, data: np.ndarray, counts: Sequence[int], op: int, finish: Finish
+    ) -> np.ndarray:
+        code = self._types.get(data.dtype.name)
+        if len(set(counts)) > 1 or code is None:
+            return super().reducescatter(data, counts, op, finish)
+        kept = np.empty_like(data, shape=(counts[0],))
+        source, into, kind = data.data.ptr, kept.data.ptr, self._kinds[SUM if op == AVERAGE else op]
+        self._communicator.reduceScatter(source, into, counts[0], code, kind, self._stream)
+        finish(kept)
+        return kept

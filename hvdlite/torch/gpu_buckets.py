@@ -1,0 +1,123 @@
+"""Buckets of gradients on a GPU, which NCCL reduces, and all buckets of a model.
+
+A small model has one bucket, packed and reduced in `step()`, for little is left to overlap. A
+large one has several, in the order in which the backward pass comes to them. Each is reduced as
+soon as it is full, on a stream of its own, while the backward pass goes on.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hvdlite import buckets, gpu
+from hvdlite.request import Request
+from hvdlite.shared_memory import Segment
+from hvdlite.torch.buckets import Bucket
+from hvdlite.torch.tensors import as_array, current_stream
+
+ONE_BUCKET_BYTES = 32 << 20  # up to this size all gradients share a bucket
+BUCKET_BYTES = 25 << 20
+FIRST_BUCKET_BYTES = 1 << 20  # so that the first reduction begins early
+
+
+@functools.cache
+def _communication_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device, priority=-1)
+
+
+class GPUBucket(Bucket):
+    """A bucket in the memory of a GPU. With `early` it is reduced as soon as it is full."""
+
+    def __init__(self, params: Sequence[torch.Tensor], dtype: torch.dtype, early: bool):
+        super().__init__(params, dtype)
+        self._early = early
+        self._device = params[0].device
+        self._to_come = len(params)
+
+    def allocation(self, name: str, kind: str = "barrier") -> Request:
+        return super().allocation(name, kind)  # agree on the shapes; the memory is one's own
+
+    def place(self, segment: Segment | None, takes_own: bool) -> None:
+        buffer = torch.zeros(self.count, dtype=self.torch_dtype, device=self._device)
+        self.flat, self.own = as_array(buffer), []
+        self._lay_out(buffer)
+        self._there = buffer[self._extra_start :]
+        self._ones = torch.ones_like(self._there)
+
+    def put_early(self, param: torch.Tensor) -> bool:
+        self._to_come -= 1
+        return self._early and self._to_come == 0
+
+    def fill(self) -> None:
+        grads = [param.grad for param in self.params]
+        self._lacks = any(grad is None for grad in grads)
+        there = self._ones
+        if self._lacks:
+            there = there.new_tensor([grad is not None for grad in grads])
+        pairs = [(self._there, there)]
+        for view, grad in zip(self.views, grads, strict=True):
+            if grad is None:
+                view.zero_()
+            elif grad is not view:
+                pairs.append((view, grad.to_dense() if grad.is_sparse else grad))
+        torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
+        self._to_come = len(self.params)
+
+    def request(self, *args: Any) -> Request:
+        request = super().request(*args)
+        device = current_stream(self._device)
+        if self._early:
+            stream = _communication_stream(self._device)
+            stream.wait_stream(torch.cuda.current_stream(self._device))
+            device = device._replace(stream=gpu.stream(stream.cuda_stream))
+        request.descriptor = request.descriptor._replace(device=device.name)
+        request.stream = device.stream
+        return request
+
+    def take(self) -> None:
+        if self._early:
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_stream(_communication_stream(self._device))
+        there = self._there.tolist() if self._lacks else None  # waits for the GPU
+        for i, (param, view) in enumerate(zip(self.params, self.views, strict=True)):
+            if param.grad is None and not there[i]:
+                continue
+            if param.dtype == self.torch_dtype:
+                param.grad = view
+            else:
+                param.grad = view.to(param.dtype)
+
+
+def _gpu_buckets(params: Sequence[torch.Tensor], dtype: torch.dtype) -> list[Bucket]:
+    sizes = [param.numel() * dtype.itemsize for param in params]
+    if sum(sizes) <= ONE_BUCKET_BYTES:
+        return [GPUBucket(params, dtype, early=False)]
+    made, members, filled = [], [], 0
+    for param, size in zip(reversed(params), reversed(sizes), strict=True):
+        members.append(param)
+        filled += size
+        if filled >= (BUCKET_BYTES if made else FIRST_BUCKET_BYTES):
+            made.append(GPUBucket(members, dtype, early=True))
+            members, filled = [], 0
+    return made + ([GPUBucket(members, dtype, early=True)] if members else [])
+
+
+def make_buckets(
+    params: Sequence[torch.Tensor], wire_dtype: torch.dtype | None, name: str, group: int
+) -> list[Bucket]:
+    """Sort the parameters into buckets by dtype and device, and place these; collective.
+
+    With `wire_dtype`, floating-point gradients are sent as that.
+    """
+    alike: dict[tuple, list[torch.Tensor]] = {}
+    for param in params:
+        dtype = wire_dtype if wire_dtype and param.dtype.is_floating_point else param.dtype
+        alike.setdefault((dtype, param.device), []).append(param)
+    made: list[Bucket] = []
+    for (dtype, device), members in alike.items():
+        on_gpu = current_stream(device).name == gpu.NAME
+        made += _gpu_buckets(members, dtype) if on_gpu else [Bucket(members, dtype)]
+    buckets.place(made, name, group)
+    return made
