@@ -16,6 +16,7 @@ from hvdlite.keras.functions import (
 from hvdlite.objects import allgather_object, broadcast_object
 from hvdlite.request import ADASUM as Adasum, AVERAGE as Average, SUM as Sum
 from hvdlite.keras import callbacks
+from hvdlite.keras import keras2 as _keras2
 from hvdlite.keras.models import load as _load
 from hvdlite.keras.optimizer import backend as _backend
 
@@ -24,6 +25,8 @@ if _backend() == "torch":
 else:
     from hvdlite.tensorflow.compression import Compression
 # fmt: on
+
+_keras2.advise()
 
 load_model = functools.partial(_load, _keras)
 

@@ -25,18 +25,21 @@ from hvdlite.tensorflow.compression import Compression
 from hvdlite.tensorflow.graph import call, name_of
 from hvdlite.tensorflow.ops import grouped_allreduce
 
-_EARLY = (
-    "Ranks must take the same number of steps. Where a callback ends the training early, all ranks "
-    "must see the same metrics: put hvd.callbacks.MetricAverageCallback() before EarlyStopping."
-)
+# What to do about an error, by the words in it that tell what went wrong.
+_HINTS = {
+    "has ended": "Ranks must take the same number of steps. Where a callback ends the training "
+    "early, all ranks must see the same metrics: put hvd.callbacks.MetricAverageCallback() before "
+    "EarlyStopping.",
+    "allocate '": "The gradients differ in number, shape or dtype: build the same model on every "
+    "rank.",
+}
 
 
 class GradientReducer:
     """Reduces lists of gradients; `None` stays `None`.
 
     With `keep` the reduced gradients are the caller's. Without it they are views of this
-    reducer's buckets and valid until its next call, which saves a copy. Reducers with a name find
-    their buckets by it, so that a rank that makes its reducer anew meets the others.
+    reducer's buckets and valid until its next call, which saves a copy.
     With `passes` above 1, gradients are added up on this rank for so many calls first;
     `ready` then says (a bool tensor) whether the last call has reduced them.
     """
@@ -52,7 +55,6 @@ class GradientReducer:
         passes: int = 1,
         average_passes: bool = False,
         keep: bool = True,
-        name: str | None = None,
     ):
         check_compression(compression)
         check_process_set(process_set)
@@ -70,8 +72,8 @@ class GradientReducer:
         self._op = op
         self._scales = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
         self._scale_local = scale_local_gradients
-        self._name, self._keep = name, keep
-        self._buckets: dict[str, list[_Share]] = {}
+        self._keep = keep
+        self._buckets: dict[int, list[_Share]] = {}
         self._engine: Any = None
         self._sums: list[np.ndarray] = []
         self._passed = 0
@@ -137,7 +139,7 @@ class GradientReducer:
         contexts: Sequence[Any] = ()
         if not own_casts:
             tensors, contexts = zip(*map(compression.compress, tensors), strict=True)
-        name = self._name or name_of("gradients", None)
+        name = name_of("gradients", None)
         ready, *reduced = call(
             lambda *arrays: self._run(arrays, local, name),
             tensors,
@@ -172,9 +174,8 @@ class GradientReducer:
             try:
                 reduced = self.reduce_arrays([arrays[i] for i in shared], name)
             except HorovodInternalError as error:
-                if "has ended" in str(error):
-                    raise HorovodInternalError(f"{error} {_EARLY}") from None
-                raise
+                hints = [hint for words, hint in _HINTS.items() if words in str(error)]
+                raise HorovodInternalError(" ".join([str(error), *hints])) from None
             for i, array in zip(shared, reduced, strict=True):
                 arrays[i] = array
         return [np.True_, *arrays]
@@ -187,9 +188,10 @@ class GradientReducer:
             return calls.allreduce(arrays, outputs, name, ADASUM, 1, 1, self.process_set).wait()
         if self._engine is not engine():  # the first step, or the first after another init()
             self._engine, self._buckets = engine(), {}
-        key = str(digest((name, *((array.shape, array.dtype.name) for array in arrays))))
+        key = digest((name, *((array.shape, array.dtype.name) for array in arrays)))
         if key not in self._buckets:
-            base = self._engine.name("gradients", name and f"{name}.{key}", group)
+            # The shapes are no part of the name, so that ranks whose shapes differ learn of it.
+            base = self._engine.name("gradients", name, group)
             self._buckets[key] = self._shares(arrays, base, group)
         shares = self._buckets[key]
         requests = [share.request(arrays, self._op, *self._scales) for share in shares]

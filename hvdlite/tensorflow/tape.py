@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from hvdlite.keras.optimizer import key_of, local_layers_of
 from hvdlite.process_sets import ProcessSet, global_process_set
-from hvdlite.request import AVERAGE, digest
+from hvdlite.request import AVERAGE
 from hvdlite.tensorflow.compression import Compression
 from hvdlite.tensorflow.gradients import GradientReducer
 
@@ -51,15 +51,12 @@ def DistributedGradientTape(
     tape.__dict__ = gradtape.__dict__
     tape._local = set()
     options = (sparse_as_dense, op, gradient_predivide_factor)
-    # A tape lives for one step, but the buckets for all; so these are found by a name that says
-    # what all ranks agree on, and a rank that traces its function again finds the same one.
-    name = f"tape.{digest((getattr(compression, '__name__', ''), *options))}"
-    reducer = _reducers.get((name, process_set))
+    # A tape lives for one step, but its buckets for all. Two tapes with the same options and
+    # gradients of the same shapes share theirs, since one is done before the next begins.
+    key = (compression, *options, process_set, scale_local_gradients)
+    reducer = _reducers.get(key)
     if reducer is None or reducer.process_set.process_set_id is None:
-        reducer = GradientReducer(
-            compression, *options, process_set, scale_local_gradients, name=name
-        )
-        _reducers[name, process_set] = reducer
+        reducer = _reducers[key] = GradientReducer(*key)
     tape._reducer = reducer
     return tape
 

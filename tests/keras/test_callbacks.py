@@ -33,14 +33,16 @@ def binding():
 
 
 def _broadcast() -> list:
-    """Variables that come with the first batch, slots with the first update, a late layer."""
+    """Variables that come with the first batch, slots with the first update, batch norm."""
     hvd, keras = binding()
-    model, x, y = model_and_data(hvd, keras, keras.optimizers.Adam(0.01), rows=16)
+    layers = [keras.layers.BatchNormalization()]
+    model, x, y = model_and_data(hvd, keras, keras.optimizers.Adam(0.01), layers, rows=16)
     callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     model.fit(x, y, batch_size=16, epochs=1, verbose=0, callbacks=[callback])
     found = [variables_of(model)]
     model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[callback])  # the same object
-    found.append(variables_of(model))
+    moving = {id(v) for v in model.layers[0].non_trainable_variables}  # each rank's own by now
+    found.append([v.numpy().tolist() for v in model.variables if id(v) not in moving])
     return found
 
 
@@ -144,6 +146,7 @@ def _callbacks(hvd, make: str) -> list:
         ],
         "a constant": lambda: [schedule(initial_lr=1.0, multiplier=0.5, start_epoch=1)],
         "without a rate": lambda: [warmup(warmup_epochs=1)],
+        "a schedule without a rate": lambda: [schedule(multiplier=0.5)],
     }[make]()
 
 
@@ -157,6 +160,7 @@ def test_rates_are_those_of_horovod(keras_ranks):
         (0.004, 4, 3, "warm-up, then a step"),
         (1.0, 4, 0, "a constant"),
         (0.8, 1, 0, "without a rate"),
+        (0.8, 2, 0, "a schedule without a rate"),
     ]
     for found in keras_ranks.run(_rates, cases, timeout=240):
         # multiplier ** (epoch - start_epoch) is 1 in the start epoch
@@ -166,6 +170,7 @@ def test_rates_are_those_of_horovod(keras_ranks):
         assert found[2][0] == pytest.approx(whole[12:], abs=1e-6)
         assert found[3][0] == pytest.approx([*[1.0] * 8, *[0.5] * 4, *[0.25] * 4], abs=1e-6)
         assert found[4][0] == pytest.approx([0.5, 0.6, 0.7, 0.8], abs=1e-6)
+        assert found[5][0] == pytest.approx([*[0.8] * 4, *[0.4] * 4], abs=1e-6)
         for _, moments in found:
             assert moments == [pytest.approx(0.9)]  # back at its value after each batch
 

@@ -1,17 +1,22 @@
 """Waits inside TensorFlow's own code end with an interrupt, and with a rank that has left."""
 
+from pathlib import Path
+
 import pytest
 from mpi import launch
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("wait", ["eager", "function", "session"])
-def test_ctrl_c_ends_a_wait_in_a_graph(wait):
+WAYS = ["eager", "function", "session"]
+
+
+@pytest.fixture(scope="module")
+def interrupted():
+    """What two ranks print: in each of the ways rank 0 is interrupted while it waits alone."""
     outcome = launch(
-        f"""
-        import os, signal, threading, time
+        """
+        import os, signal, sys, threading, time
         import tensorflow as tf
         import hvdlite.tensorflow as hvd
         from hvdlite import basics
@@ -31,74 +36,84 @@ def test_ctrl_c_ends_a_wait_in_a_graph(wait):
             with tf.Graph().as_default(), tf.compat.v1.Session() as s:
                 return s.run(lonely())
 
-        if hvd.rank() == 0:
-            threading.Thread(target=interrupt_the_wait, daemon=True).start()
-            ways = {{"eager": lonely, "function": tf.function(lonely), "session": session}}
-            try:  # TensorFlow reports it as its own error, the interrupt, or a mixture of both
-                try:
-                    ways["{wait}"]()
-                except (tf.errors.OpError, RuntimeError):
-                    time.sleep(1)
-                    print("interrupted", flush=True)
-            except KeyboardInterrupt:
-                print("interrupted", flush=True)
-            time.sleep(2)  # the other rank is told of the interrupt, not of what comes next
-        else:
-            while not os.path.exists("/nowhere"):
-                try:
-                    hvd.allreduce(tf.ones([2]), name="other")
-                except hvd.HorovodInternalError as error:
-                    print("told:", error, flush=True)
-                    break
-        hvd.shutdown()
-        hvd.init()
-        assert hvd.allreduce(tf.ones([1]), op=hvd.Sum).numpy() == [2.0]
-        print("goes on", flush=True)
+        ways = {"eager": lonely, "function": tf.function(lonely), "session": session}
+        for way, wait in ways.items():
+            if hvd.rank() == 0:
+                threading.Thread(target=interrupt_the_wait, daemon=True).start()
+                try:  # TensorFlow reports it as its own error, the interrupt, or a mixture of both
+                    try:
+                        wait()
+                    except (tf.errors.OpError, RuntimeError):
+                        time.sleep(1)
+                        print(way, "interrupted", flush=True)
+                except KeyboardInterrupt:
+                    print(way, "interrupted", flush=True)
+                time.sleep(2)  # the other rank is told of the interrupt, not of what comes next
+            else:
+                while not os.path.exists("/nowhere"):
+                    try:
+                        hvd.allreduce(tf.ones([2]), name="other")
+                    except hvd.HorovodInternalError as error:
+                        print(way, "told:", error, flush=True)
+                        break
+            hvd.shutdown()
+            hvd.init()
+            assert hvd.allreduce(tf.ones([1]), op=hvd.Sum).numpy() == [2.0]
+            print(way, "goes on", flush=True)
         """,
         2,
-        timeout=120,
+        timeout=150,
         env=QUIET,
     )
     assert outcome.returncode == 0, outcome
-    assert "interrupted" in outcome.stdout, outcome
-    assert "told: rank 0 was interrupted in allreduce 'lonely'" in outcome.stdout, outcome
-    assert outcome.stdout.count("goes on") == 2, outcome
+    return outcome
 
 
 @pytest.mark.slow
-def test_a_rank_whose_session_has_nothing_to_do_ends_the_others_wait(tmp_path):
-    """Rank 0 finds its training finished in the checkpoint and leaves at once."""
-    program = f"""
-        import sys
-        import tensorflow as tf
-        import hvdlite.tensorflow as hvd
+@pytest.mark.parametrize("way", WAYS)
+def test_ctrl_c_ends_a_wait_in_a_graph(interrupted, way):
+    out = interrupted.stdout
+    assert f"{way} interrupted" in out, interrupted
+    assert f"{way} told: rank 0 was interrupted in allreduce 'lonely'" in out, interrupted
+    assert out.count(f"{way} goes on") == 2, interrupted
 
-        tf.compat.v1.disable_eager_execution()
-        hvd.init()
-        x = tf.compat.v1.get_variable("x", initializer=[1.0 + hvd.rank()])
-        optimizer = tf.compat.v1.train.MomentumOptimizer(0.1 * hvd.size(), 0.9)
-        step = tf.compat.v1.train.get_or_create_global_step()
-        optimizer = hvd.DistributedOptimizer(optimizer)
+
+def _train(folder: str) -> list:
+    """A monitored session of TensorFlow 1 that trains up to step 4; step and value of each."""
+    import tensorflow as tf
+
+    import hvdlite.tensorflow as hvd
+
+    hvd.init()
+    folder = folder if hvd.rank() == 0 else None
+    if folder and (tf.train.latest_checkpoint(folder) or "").endswith("-4"):
+        return []  # nothing is left to do
+    v1, found = tf.compat.v1, []
+    with tf.Graph().as_default():
+        x = v1.get_variable("x", initializer=[1.0 + hvd.rank()])
+        step = v1.train.get_or_create_global_step()
+        optimizer = hvd.DistributedOptimizer(v1.train.MomentumOptimizer(0.1 * hvd.size(), 0.9))
         train = optimizer.minimize(tf.reduce_sum(x * x) * (1.0 + hvd.rank()), global_step=step)
-        hooks = [
-            hvd.BroadcastGlobalVariablesHook(0),
-            tf.compat.v1.train.StopAtStepHook(last_step=4),
-        ]
-        folder = {str(tmp_path)!r} if hvd.rank() == 0 else None
-        if folder and (tf.train.latest_checkpoint(folder) or "").endswith("-4"):
-            sys.exit()  # nothing is left to do
-        with tf.compat.v1.train.MonitoredTrainingSession(
+        hooks = [hvd.BroadcastGlobalVariablesHook(0), v1.train.StopAtStepHook(last_step=4)]
+        with v1.train.MonitoredTrainingSession(
             checkpoint_dir=folder, hooks=hooks, save_summaries_steps=None, log_step_count_steps=None
         ) as session:
             while not session.should_stop():
                 _, at, value = session.run([train, step, x])
-                print(f"rank {{hvd.rank()}} step {{at}} x {{value}}", flush=True)
+                found.append([int(at), value.tolist()])
+    return found
+
+
+@pytest.mark.slow
+def test_a_rank_whose_session_has_nothing_to_do_ends_the_others_wait(ranks, tmp_path):
+    """Rank 0 finds its training finished in the checkpoint and leaves at once."""
+    zero, one = ranks(2).run(_train, str(tmp_path))
+    assert zero == one and len(zero) == 4
+    program = f"""
+        import runpy, sys
+        sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+        runpy.run_path({__file__!r})["_train"]({str(tmp_path)!r})
         """
-    first = launch(program, 2, timeout=120, env=QUIET)
-    assert first.returncode == 0, first
-    lines = sorted(line for line in first.stdout.splitlines() if " step " in line)
-    zero, one = ([line[7:] for line in lines if line.startswith(f"rank {r}")] for r in (0, 1))
-    assert zero == one and len(zero) == 4, first
     again = launch(program, 2, timeout=120, env=QUIET)
     assert again.returncode != 0, again
     assert "rank 0" in again.stderr and "has ended its program" in again.stderr, again
