@@ -16,7 +16,7 @@ AS_ROOT := --allow-root
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab jupyter test test-whole lint format constraints clean
+.PHONY: help install lab jupyter test test-whole lint format docs constraints clean
 
 help:  ## Show this list
 	@echo "Targets (make PYTHON=python3.12 ... picks another Python):"
@@ -31,7 +31,9 @@ lab: install  ## Install, fetch the data, train on 1 and 2 processes, compare
 	@echo "Open the labs with: make jupyter"
 
 jupyter: install  ## Open JupyterLab on labs/
-	@PATH="$(abspath $(BIN)):$$PATH" exec jupyter lab --ip=127.0.0.1 --ServerApp.root_dir=labs \
+	@PATH="$(abspath $(BIN)):$$PATH" \
+	    JUPYTER_CONFIG_PATH="$(CURDIR)/tools/jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
+	    exec jupyter lab --ip=127.0.0.1 --ServerApp.root_dir=labs \
 	    --LabApp.default_url=/lab/tree/README.md $(AS_ROOT) $(JUPYTER_ARGS)
 
 test: install lint  ## Check the code, then run the tests
@@ -47,6 +49,9 @@ lint: install  ## Check style and common mistakes
 format: install  ## Put the code in the house style
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+docs: install  ## Make a site of the documentation, in build/site
+	@$(BIN)/python tools/docs.py
 
 constraints: install  ## Write constraints.txt anew from pyproject.toml
 	@$(PYTHON) tools/constraints.py $(BIN)/uv
