@@ -9,7 +9,8 @@ import numpy as np
 
 from hvdlite.basics import engine
 from hvdlite.fusion import slices
-from hvdlite.request import Descriptor, Request, digest
+from hvdlite.gpu import CPU
+from hvdlite.request import Descriptor, Request, digest, dtype_name
 from hvdlite.shared_memory import Segment
 
 _LARGE = 1 << 18  # elements of which a copy is worth saving
@@ -21,6 +22,8 @@ class Bucket:
 
     Behind the gradients there is room for `extra` elements, which are reduced with them.
     """
+
+    device = CPU.name
 
     def __init__(self, shapes: Sequence[tuple[int, ...]], dtype: np.dtype, extra: int = 0):
         self.shapes = tuple(tuple(shape) for shape in shapes)
@@ -89,7 +92,10 @@ class Bucket:
     ) -> Request:
         """The allreduce of the whole buffer; `members` names its gradients."""
         shapes = ((self.count,),)
-        what = Descriptor("allreduce", name, op, self.dtype.name, shapes, -1, prescale, postscale)
+        dtype = dtype_name(self.dtype)
+        what = Descriptor(
+            "allreduce", name, op, dtype, shapes, -1, prescale, postscale, self.device
+        )
         return Request(
             what, (self.flat,), (self.flat,), rows=self.rows, item=self.own, members=members
         )

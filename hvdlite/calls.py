@@ -17,7 +17,7 @@ from hvdlite.basics import engine, process_set_number
 from hvdlite.gpu import CPU, Device
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.reduction import check_op
-from hvdlite.request import AVERAGE, SUM, Descriptor, Request
+from hvdlite.request import AVERAGE, SUM, Descriptor, Request, dtype_name
 
 
 class Call:
@@ -144,7 +144,7 @@ def _requests(
     names = [base] if count == 1 else [f"{base}_{i + 1}of{count}" for i in range(count)]
     return [
         Request(
-            Descriptor(kind, each, dtype=array.dtype.name, shapes=(tuple(shape),), **more),
+            Descriptor(kind, each, dtype=dtype_name(array.dtype), shapes=(tuple(shape),), **more),
             (array.reshape(-1),),
             stream=device.stream,
         )

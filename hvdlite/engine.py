@@ -141,7 +141,7 @@ class Engine:
         """Move things along without waiting; whether the request is done."""
         if not request.done:
             try:
-                self._progress()
+                self.progress()
                 if not request.done:
                     missing = self.channels[group].agreement.missing(request.descriptor.name)
                     self.world.status.check(request.descriptor, missing)
@@ -157,7 +157,7 @@ class Engine:
         """
         try:
             if not request.done:
-                self._progress()
+                self.progress()
             while not request.done:
                 agreement = self.channels[group].agreement
                 wait_until(
@@ -189,13 +189,13 @@ class Engine:
         After a join() the others go on for long, which is no stall.
         """
         if not request.done:
-            self._progress()
+            self.progress()
         joins = request.descriptor.kind == "join"
         return request.done or (joins and agreement.round != seen)
 
     # Progress
 
-    def _progress(self) -> None:
+    def progress(self) -> None:
         """Take every group's calls one step further, but for those another thread is busy with."""
         self._check_broken()
         for channel in self.channels.values():
@@ -232,9 +232,9 @@ class Engine:
             helper.join()
 
     def _help(self, over: threading.Event) -> None:
-        with contextlib.suppress(Exception):  # `_progress` has told everybody
+        with contextlib.suppress(Exception):  # `progress` has told everybody
             while not over.wait(0.0005):
-                self._progress()
+                self.progress()
 
     def _run(self, channel: Channel, requests: list[Request]) -> None:
         collectives, agreement = channel.collectives, channel.agreement
@@ -264,7 +264,7 @@ class Engine:
     def _run_on_gpu(self, channel: Channel, batch: list[Request]) -> None:
         """Run calls on a GPU's arrays: on NCCL, or else with copies in host memory."""
         with batch[0].inputs[0].device, batch[0].stream as stream:
-            others = {request.stream for request in batch} - {stream}
+            others = {request.stream for request in batch[1:]} - {stream}
             for other in others:
                 stream.wait_event(other.record())
             if NCCLCollectives.can(batch[0].descriptor) and channel.on_gpu:

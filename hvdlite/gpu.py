@@ -5,6 +5,7 @@ They have the methods of numpy's arrays, and numpy's functions work on them.
 
 import functools
 import importlib
+import math
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -40,7 +41,7 @@ def array(
     pointer: int, shape: Sequence[int], dtype: np.dtype, owner: Any, number: int
 ) -> np.ndarray:
     """A contiguous array on memory of GPU `number`, which `owner` keeps alive."""
-    cuda, count = cupy().cuda, int(np.prod(shape, dtype=np.int64))
+    cuda, count = cupy().cuda, math.prod(shape)
     memory = cuda.UnownedMemory(pointer, count * dtype.itemsize, owner, number)
     return cupy().ndarray(tuple(shape), dtype, cuda.MemoryPointer(memory, 0))
 

@@ -31,7 +31,7 @@ class NCCLCollectives(MPICollectives):
         self._kinds = {SUM: nccl.NCCL_SUM, MIN: nccl.NCCL_MIN, MAX: nccl.NCCL_MAX}
         self._kinds |= {PRODUCT: nccl.NCCL_PROD, AVERAGE: nccl.NCCL_AVG}
         self._types = {
-            name.removeprefix("NCCL_").lower(): getattr(nccl, name)
+            np.dtype(name.removeprefix("NCCL_").lower()): getattr(nccl, name)
             for name in dir(nccl)
             if name.endswith(("8", "16", "32", "64"))
         }
@@ -70,12 +70,12 @@ class NCCLCollectives(MPICollectives):
             work = buffer.view(np.uint8)
         elif buffer.dtype.kind == "c":
             work = buffer.view(f"f{buffer.itemsize // 2}")
-        elif buffer.dtype.name not in self._types:  # 16 bits, which wrap around as 32 do
+        elif buffer.dtype not in self._types:  # 16 bits, which wrap around as 32 do
             work = buffer.astype(np.int32)
         # NCCL can divide as well, which spares a kernel; but it rounds integers in another way.
         averages = op == AVERAGE and work.dtype.kind not in "iu"
         kind = SUM if op == AVERAGE and not averages else op
-        code, at = self._types[work.dtype.name], work.data.ptr
+        code, at = self._types[work.dtype], work.data.ptr
         self._communicator.allReduce(at, at, work.size, code, self._kinds[kind], self._stream)
         if work.nbytes != buffer.nbytes:
             buffer[:] = work
@@ -124,7 +124,7 @@ class NCCLCollectives(MPICollectives):
     def reducescatter(
         self, data: np.ndarray, counts: Sequence[int], op: int, finish: Finish
     ) -> np.ndarray:
-        code = self._types.get(data.dtype.name)
+        code = self._types.get(data.dtype)
         if len(set(counts)) > 1 or code is None:
             return super().reducescatter(data, counts, op, finish)
         kept = np.empty_like(data, shape=(counts[0],))

@@ -1,8 +1,9 @@
 """Buckets of gradients on a GPU, which NCCL reduces, and all buckets of a model.
 
-A small model has one bucket, packed and reduced in `step()`, for little is left to overlap. A
-large one has several, in the order in which the backward pass comes to them. Each is reduced as
-soon as it is full, on a stream of its own, while the backward pass goes on.
+Most models have one bucket, packed and reduced in `step()`: that takes the GPU less time than it
+takes Python to look after every gradient on its own. Where gradients are few and large, as in
+VGG, there are several buckets, in the order in which the backward pass comes to them; each is
+reduced as soon as it is full, on a stream of its own, while the backward pass goes on.
 """
 
 import functools
@@ -17,24 +18,26 @@ from hvdlite.shared_memory import Segment
 from hvdlite.torch.buckets import Bucket
 from hvdlite.torch.tensors import as_array, current_stream
 
-ONE_BUCKET_BYTES = 32 << 20  # up to this size all gradients share a bucket
-BUCKET_BYTES = 25 << 20
-FIRST_BUCKET_BYTES = 1 << 20  # so that the first reduction begins early
+LARGE_BYTES = 8 << 20  # mean size of a gradient from which the overlap is worth its price
+BUCKET_BYTES = 100 << 20
 
 
 @functools.cache
 def _communication_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device, priority=-1)
+    return torch.cuda.Stream(device)
 
 
 class GPUBucket(Bucket):
     """A bucket in the memory of a GPU. With `early` it is reduced as soon as it is full."""
+
+    device = gpu.NAME
 
     def __init__(self, params: Sequence[torch.Tensor], dtype: torch.dtype, early: bool):
         super().__init__(params, dtype)
         self._early = early
         self._device = params[0].device
         self._to_come = len(params)
+        self._full = torch.cuda.Event()
 
     def allocation(self, name: str, kind: str = "barrier") -> Request:
         return super().allocation(name, kind)  # agree on the shapes; the memory is one's own
@@ -67,13 +70,13 @@ class GPUBucket(Bucket):
 
     def request(self, *args: Any) -> Request:
         request = super().request(*args)
-        device = current_stream(self._device)
         if self._early:
             stream = _communication_stream(self._device)
-            stream.wait_stream(torch.cuda.current_stream(self._device))
-            device = device._replace(stream=gpu.stream(stream.cuda_stream))
-        request.descriptor = request.descriptor._replace(device=device.name)
-        request.stream = device.stream
+            self._full.record(torch.cuda.current_stream(self._device))
+            stream.wait_event(self._full)
+            request.stream = gpu.stream(stream.cuda_stream)
+        else:
+            request.stream = current_stream(self._device).stream
         return request
 
     def take(self) -> None:
@@ -84,24 +87,22 @@ class GPUBucket(Bucket):
         for i, (param, view) in enumerate(zip(self.params, self.views, strict=True)):
             if param.grad is None and not there[i]:
                 continue
-            if param.dtype == self.torch_dtype:
-                param.grad = view
-            else:
-                param.grad = view.to(param.dtype)
+            param.grad = view.to(param.dtype)  # the view itself, unless it was compressed
 
 
 def _gpu_buckets(params: Sequence[torch.Tensor], dtype: torch.dtype) -> list[Bucket]:
     sizes = [param.numel() * dtype.itemsize for param in params]
-    if sum(sizes) <= ONE_BUCKET_BYTES:
+    if sum(sizes) < LARGE_BYTES * len(sizes):
         return [GPUBucket(params, dtype, early=False)]
-    made, members, filled = [], [], 0
+    members: list[list[torch.Tensor]] = []
+    filled = BUCKET_BYTES
     for param, size in zip(reversed(params), reversed(sizes), strict=True):
-        members.append(param)
+        if filled >= BUCKET_BYTES:
+            members.append([])
+            filled = 0
+        members[-1].append(param)
         filled += size
-        if filled >= (BUCKET_BYTES if made else FIRST_BUCKET_BYTES):
-            made.append(GPUBucket(members, dtype, early=True))
-            members, filled = [], 0
-    return made + ([GPUBucket(members, dtype, early=True)] if members else [])
+    return [GPUBucket(each, dtype, early=True) for each in members]
 
 
 def make_buckets(

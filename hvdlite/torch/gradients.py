@@ -52,6 +52,7 @@ class GradientSync:
         self._bucket_of: dict[int, Bucket] = {}
         self._buckets: list[Bucket] = []
         self._under_way: dict[Bucket, Request] = {}
+        self._last: Request | None = None  # the last one that has begun
         self._layout: list[torch.Tensor] = []
         self._sparse: set[int] = set()
         self._hooks: dict[int, Any] = {}
@@ -96,9 +97,8 @@ class GradientSync:
             bucket = self._bucket_of.get(id(param))
             if bucket is not None and bucket.put_early(param) and self._engine is engine():
                 self._start(bucket)
-            for request in reversed(self._under_way.values()):
-                self._engine.poll(request, process_set_number(self.process_set))
-                break  # which has moved all of them along
+            if self._last is not None and not self._last.done:
+                self._engine.progress()
 
     def in_flight(self) -> bool:
         """Whether there are gradients that await `synchronize`."""
@@ -183,7 +183,7 @@ class GradientSync:
         name = self._name_of(bucket)
         request = bucket.request(name, self._op, self._prescale, self._postscale, members)
         group = process_set_number(self.process_set)
-        self._under_way[bucket] = self._engine.submit(request, group)
+        self._last = self._under_way[bucket] = self._engine.submit(request, group)
 
     def _wait(self, current: Engine, group: int) -> None:
         """Wait for all reductions under way; raises the first error once all are over."""

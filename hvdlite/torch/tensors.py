@@ -11,10 +11,10 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
     """The memory of a contiguous tensor as an array; writing to it writes to the tensor."""
-    tensor = tensor.detach()
     if tensor.is_cuda:
         pointer, dtype = tensor.data_ptr(), _NUMPY_DTYPES[tensor.dtype]
-        return gpu.array(pointer, tensor.shape, dtype, tensor, tensor.device.index)
+        return gpu.array(pointer, tensor.shape, dtype, tensor, tensor.get_device())
+    tensor = tensor.detach()
     if tensor.dtype is torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(_BFLOAT16)
     return tensor.numpy()
@@ -55,8 +55,10 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype:
 
 def current_stream(device: torch.device) -> gpu.Device:
     """What a call on tensors of a device runs on: for GPUs the stream current now."""
+    if device.type == "cpu":
+        return gpu.CPU
     if device.type != "cuda" or gpu.cupy() is None:
-        return gpu.Device("cpu" if device.type == "cpu" else f"{device.type}, by way of the CPU")
+        return gpu.Device(f"{device.type}, by way of the CPU")
     # torch.cuda.current_stream() takes longer than all of a small collective.
     pointer = torch._C._cuda_getCurrentRawStream(device.index)
     return gpu.Device(gpu.NAME, gpu.stream(pointer))
