@@ -9,7 +9,22 @@ A program of several processes makes and uses one on rank 0 only.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+
+
+def keep_epochs(folder: Path, count: int) -> None:
+    """Cut the epochs.jsonl of a folder behind its first `count` lines; 0 removes it.
+
+    An epoch is logged before its checkpoint is saved. So a program that is killed in between loses
+    no line, but whoever goes on from the last checkpoint trains that epoch, and logs it, again.
+    """
+    path, new = folder / "epochs.jsonl", folder / "epochs.new"
+    if not count:
+        path.unlink(missing_ok=True)
+    elif path.exists():
+        new.write_text("".join(path.read_text().splitlines(keepends=True)[:count]))
+        os.replace(new, path)
 
 
 class EpochLog:
@@ -17,7 +32,7 @@ class EpochLog:
 
     Args:
         folder: made if need be; None for no file.
-        go_on: keep the lines that an earlier run has left in the file.
+        done: epochs that an earlier run has finished; their lines are kept.
         epochs: how many the training may take.
         images: training images in an epoch, of all processes together.
         batch_size: images a step, of one process.
@@ -42,7 +57,7 @@ class EpochLog:
         threads: int = 1,
         device: str = "cpu",
         is_sample: bool = False,
-        go_on: bool = False,
+        done: int = 0,
     ) -> None:
         self._path = folder / "epochs.jsonl" if folder else None
         self._epochs, self._images = epochs, images
@@ -57,8 +72,7 @@ class EpochLog:
         self._is_first = True
         if folder:
             folder.mkdir(parents=True, exist_ok=True)
-            if not go_on:
-                (folder / "epochs.jsonl").unlink(missing_ok=True)
+            keep_epochs(folder, done)
 
     def add(self, epoch: int, seconds: float, loss: float, accuracy: float) -> None:
         """Report an epoch.

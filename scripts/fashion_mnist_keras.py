@@ -151,7 +151,7 @@ def main():
         "device": "gpu" if gpus else "cpu",
         "is_sample": is_sample,
     }
-    callbacks.append(Report(EpochLog(args.log_dir, go_on=args.resume, **facts)))
+    callbacks.append(Report(EpochLog(args.log_dir, done=first_epoch, **facts)))
     if args.log_dir:
         callbacks.append(SaveCheckpoint(args.log_dir))
     model.fit(

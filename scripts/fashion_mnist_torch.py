@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, RandomSampler
 
 from hvdlab import data
+from hvdlab.epoch_log import keep_epochs
 from hvdlab.models import MODELS, create_model
 from hvdlab.torch_data import ImageDataset
 
@@ -143,8 +144,8 @@ def main():
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first_epoch = state["epoch"]
-    elif args.log_dir:
-        (args.log_dir / "epochs.jsonl").unlink(missing_ok=True)
+    if args.log_dir:
+        keep_epochs(args.log_dir, first_epoch)
 
     # Training.
     met_target = 0

@@ -131,7 +131,7 @@ def main():
         "device": "gpu" if gpus else "cpu",
         "is_sample": mnist.is_sample,
     }
-    log = EpochLog(args.log_dir, go_on=args.resume, **facts)
+    log = EpochLog(args.log_dir, done=first_epoch, **facts)
     met_target = 0
     for epoch in range(first_epoch, args.epochs):
         start = time.perf_counter()

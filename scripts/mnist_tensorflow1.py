@@ -104,6 +104,8 @@ def main():
     folder = str(args.log_dir / "checkpoints") if args.log_dir else None
     if folder and not args.resume:
         shutil.rmtree(folder, ignore_errors=True)
+    last = tf.train.latest_checkpoint(folder) if folder else None  # ".../model.ckpt-STEP"
+    done = int(last.rpartition("-")[2]) // steps if last else 0
 
     # Training.
     hooks = [
@@ -120,7 +122,7 @@ def main():
         "is_sample": mnist.is_sample,
     }
     watched = {"step": global_step, "loss": loss}
-    log = EpochLog(args.log_dir, go_on=args.resume, **facts)
+    log = EpochLog(args.log_dir, done=done, **facts)
     tf.logging.set_verbosity(tf.logging.INFO)
     hooks.append(tf.train.LoggingTensorHook(watched, every_n_iter=100))
     with tf.train.MonitoredTrainingSession(

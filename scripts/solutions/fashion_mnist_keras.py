@@ -175,7 +175,7 @@ def main():
         "is_sample": is_sample,
     }
     if hvd.rank() == 0:  # Step 7: one process prints and writes
-        callbacks.append(Report(EpochLog(args.log_dir, go_on=args.resume, **facts)))
+        callbacks.append(Report(EpochLog(args.log_dir, done=first_epoch, **facts)))
         if args.log_dir:
             callbacks.append(SaveCheckpoint(args.log_dir))
     model.fit(

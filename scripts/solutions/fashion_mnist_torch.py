@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, DistributedSampler
 
 from hvdlab import data
+from hvdlab.epoch_log import keep_epochs
 from hvdlab.models import MODELS, create_model
 from hvdlab.torch_data import ImageDataset
 
@@ -160,8 +161,8 @@ def main():
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first_epoch = state["epoch"]
-    elif hvd.rank() == 0 and args.log_dir:
-        (args.log_dir / "epochs.jsonl").unlink(missing_ok=True)
+    if hvd.rank() == 0 and args.log_dir:
+        keep_epochs(args.log_dir, first_epoch)
     first_epoch = hvd.broadcast_object(first_epoch, root_rank=0)
 
     # Step 5: all processes start from the weights and the optimizer state of rank 0.

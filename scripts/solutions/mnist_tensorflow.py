@@ -151,7 +151,7 @@ def main():
         "is_sample": mnist.is_sample,
     }
     if hvd.rank() == 0:  # Step 7: one process prints and writes
-        log = EpochLog(args.log_dir, go_on=args.resume, **facts)
+        log = EpochLog(args.log_dir, done=first_epoch, **facts)
     met_target = 0
     for epoch in range(first_epoch, args.epochs):
         start = time.perf_counter()

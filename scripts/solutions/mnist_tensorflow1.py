@@ -118,6 +118,8 @@ def main():
     folder = str(args.log_dir / "checkpoints") if args.log_dir and hvd.rank() == 0 else None
     if folder and not args.resume:
         shutil.rmtree(folder, ignore_errors=True)
+    last = tf.train.latest_checkpoint(folder) if folder else None  # ".../model.ckpt-STEP"
+    done = int(last.rpartition("-")[2]) // steps if last else 0
 
     # Training.
     hooks = [
@@ -136,7 +138,7 @@ def main():
     }
     watched = {"step": global_step, "loss": loss}
     if hvd.rank() == 0:  # Step 7: one process prints and writes
-        log = EpochLog(args.log_dir, go_on=args.resume, **facts)
+        log = EpochLog(args.log_dir, done=done, **facts)
         tf.logging.set_verbosity(tf.logging.INFO)
         hooks.append(tf.train.LoggingTensorHook(watched, every_n_iter=100))
     with tf.train.MonitoredTrainingSession(

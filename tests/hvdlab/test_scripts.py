@@ -107,6 +107,9 @@ def test_resume_goes_on_after_the_checkpoint(train, np, tmp_path):
     script = SOLUTION if np else PLAIN
     options = ["--limit=320", "--threads=1"]
     train(script, *options, "--epochs=1", np=np)
+    # As if it had been killed in the second epoch, between its line and its checkpoint.
+    with open(tmp_path / "logs/epochs.jsonl", "a") as log:
+        log.write('{"epoch": 2, "loss": 9}\n')
     output, epochs = train(script, *options, "--epochs=2", "--resume", np=np)
     assert [epoch["epoch"] for epoch in epochs] == [1, 2]
     assert output.count("test accuracy") == 1 and "epoch 2/2" in output

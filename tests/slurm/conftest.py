@@ -19,7 +19,7 @@ LIMIT = 300  # seconds for anything to happen; it ends a hang, on a busy machine
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of a real cluster are marked `whole`, and skipped where there is no Slurm."""
+    """Tests of a real cluster are skipped where there is no Slurm."""
     try:
         programs()
         reason = pmix_cure()
@@ -28,10 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(3 * LIMIT))
-            if not {"cluster", "another"}.intersection(item.fixturenames):
-                continue
-            item.add_marker(pytest.mark.whole)
-            if reason:
+            if reason and {"cluster", "another"}.intersection(item.fixturenames):
                 item.add_marker(pytest.mark.skip(reason=f"needs Slurm: {reason}"))
 
 
@@ -61,6 +58,7 @@ class Slurm:
 
     def __init__(self, folder: Path, work: Path) -> None:
         self.folder, self.work = folder, work
+        self.kept: set[str] = set()  # jobs that outlive a test
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))},
             "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]),
@@ -179,9 +177,12 @@ def another(cluster, tmp_path):
 def slurm(cluster):
     """The cluster, with two nodes that are free; no job is left behind."""
     yield cluster
-    jobs = cluster.run("squeue", "-h", "-o", "%i").stdout.split()
-    if jobs:
-        cluster.run("scancel", *jobs)
+
+    def jobs():
+        return set(cluster.run("squeue", "-h", "-o", "%i").stdout.split()) - cluster.kept
+
+    if left := jobs():
+        cluster.run("scancel", *left)
     for node in cluster.run("sinfo", "-h", "-N", "-t", "down", "-o", "%N").stdout.split():
         cluster.good("resume", node)
-    cluster.until(lambda: not cluster.run("squeue", "-h").stdout.strip(), "an empty queue")
+    cluster.until(lambda: not jobs(), "an empty queue")

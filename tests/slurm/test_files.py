@@ -77,7 +77,7 @@ def test_slurms_times_in_minutes(text, expected):
 def test_the_sweep_ends_in_one_table(slurm, data_dir):
     job = slurm.submit(
         FOLDER / "sweep.sbatch", "--array=0-1%1",
-        arguments=("--epochs=2", "--limit=320", "--no-cuda", f"--data-dir={data_dir}"),
+        arguments=("--epochs=2", "--limit=128", "--no-cuda", f"--data-dir={data_dir}"),
     )  # fmt: skip
     table = slurm.work / "results" / f"sweep-{job}" / "table.txt"
     slurm.until(lambda: not slurm.run("squeue", "-h").stdout.strip(), "both elements' end")

@@ -2,25 +2,25 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from hvdlab.slurm.script import LAUNCHERS, Request
 
+ROOT = Path(__file__).parents[2]
 LINE = re.compile(
     r"rank (\d+) of (\d+): local rank (\d+) of (\d+) on (\S+), sees GPUs ([\d,]+|none)"
 )
-TEST = "slurm/test_horovod.py"
-
-
-# The same line from a program that starts sooner, since it needs no framework.
+# What slurm/test_horovod.py does, by a program that starts sooner, since it needs no framework.
 WHO = """
 import os, sys
 import hvdlite as hvd
 hvd.init()
 sys.stdout.write(
     f"rank {hvd.rank()} of {hvd.size()}: local rank {hvd.local_rank()} of {hvd.local_size()} "
-    f"on {os.environ['SLURMD_NODENAME']}, sees GPUs none\\n"
+    f"on {os.environ['SLURMD_NODENAME']}, "
+    f"sees GPUs {os.environ.get('CUDA_VISIBLE_DEVICES') or 'none'}\\n"
 )
 """
 
@@ -39,13 +39,17 @@ def ranks(output):
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_every_rank_knows_its_place_and_sees_its_gpus(slurm, launcher):
-    job = slurm.train(Request([TEST], nodes=2, gpus=2, launcher=launcher))
-    output = slurm.finish(job)
+def test_every_rank_knows_its_place_and_sees_its_gpus(slurm, who, launcher):
+    output = slurm.finish(slurm.train(Request([who], nodes=2, gpus=2, launcher=launcher)))
     assert ranks(output) == [
         (0, 4, 0, 2, "node1", "0,1"), (1, 4, 1, 2, "node1", "0,1"),
         (2, 4, 0, 2, "node2", "0,1"), (3, 4, 1, 2, "node2", "0,1"),
     ]  # fmt: skip
+
+
+def test_the_first_file_to_submit(slurm):
+    output = slurm.finish(slurm.submit(ROOT / "slurm/test_horovod.sbatch"))
+    assert [one[4] for one in ranks(output)] == ["node1", "node1", "node2", "node2"]
     assert "4 ranks added up to 4" in output
 
 
@@ -60,17 +64,6 @@ def test_uneven_ranks_per_node(slurm, who):
     assert [one[:5] for one in ranks(output)] == sorted(expected * 2)
 
 
-@pytest.fixture(scope="module")
-def training(cluster, data_dir):
-    """A short training's arguments, and what four ranks of one host make of it."""
-    arguments = ["--epochs=2", "--limit=640", "--threads=1", "--no-cuda",
-                 f"--data-dir={data_dir}"]  # fmt: skip
-    program = "scripts/solutions/fashion_mnist_torch.py"
-    done = cluster.run("horovodrun", "-np", "4", "python", program, *arguments, "--log-dir=local")
-    assert done.returncode == 0, done.stderr
-    return [program, *arguments], epochs(cluster, "local")
-
-
 def epochs(slurm, folder):
     """What a training has logged."""
     lines = (slurm.work / folder / "epochs.jsonl").read_text().splitlines()
@@ -78,18 +71,24 @@ def epochs(slurm, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_two_nodes_learn_what_four_local_ranks_learn(slurm, training, launcher):
-    command, local = training
-    job = slurm.train(Request([*command, f"--log-dir={launcher}"], 2, tasks=2, launcher=launcher))
-    slurm.finish(job)
-    seen = epochs(slurm, launcher)
-    assert [one["processes"] for one in seen] == [4, 4]
-    assert seen[-1]["accuracy"] > 0.2, "it has learned something"
-    for one, other in zip(seen, local, strict=True):
+def test_two_nodes_learn_what_four_local_ranks_learn(slurm, data_dir):
+    """The course's program, by each launcher."""
+    program = "scripts/solutions/fashion_mnist_torch.py"
+    command = [program, "--epochs=1", "--limit=480", "--batch-size=12", "--warmup-epochs=0",
+               "--threads=1", "--no-cuda", f"--data-dir={data_dir}"]  # fmt: skip
+    done = slurm.run("horovodrun", "-np", "4", "python", *command, "--log-dir=local")
+    assert done.returncode == 0, done.stderr
+    (local,) = epochs(slurm, "local")
+    assert local["accuracy"] > 0.2, "it has learned something"
+    for name in LAUNCHERS:
+        slurm.finish(
+            slurm.train(Request([*command, f"--log-dir={name}"], 2, tasks=2, launcher=name))
+        )
+        (seen,) = epochs(slurm, name)
+        assert seen["processes"] == 4
         # Only the order of sums differs, so a digit far behind the point may.
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
-        assert one["accuracy"] == pytest.approx(other["accuracy"], abs=2 / 640)
+        assert seen["loss"] == pytest.approx(local["loss"], rel=1e-3)
+        assert seen["accuracy"] == pytest.approx(local["accuracy"], abs=2 / 480)
 
 
 def test_a_step_that_pmix_does_not_connect_is_refused_by_every_rank(slurm, who):
@@ -144,56 +143,49 @@ def test_the_launcher_started_by_two_tasks_says_which_of_both_to_use(slurm, who)
 
 
 SPIN = """
-import time
+import sys, time
 import hvdlite as hvd
 hvd.init()
-open(f"up-{hvd.rank()}", "w").close()
+open(f"up-{sys.argv[1]}-{hvd.rank()}", "w").close()
 while True:
     time.sleep(1)
 """
+MARK = "MARK_OF_SPIN"
 
 
 @pytest.fixture
-def spin(slurm):
-    """Start an endless program of four ranks on two nodes; the mark is in all their variables."""
+def spinning(slurm):
+    """Three jobs, one by each launcher, of four ranks on two nodes that never end by themselves.
+
+    The mark is in all their variables.
+    """
     (slurm.work / "spin.py").write_text(SPIN)
-
-    def start(launcher):
-        for rank in range(4):
-            (slurm.work / f"up-{rank}").unlink(missing_ok=True)
-        slurm.environment["MARK_OF_SPIN"] = "1"
-        job = slurm.train(Request(["spin.py"], 2, tasks=2, launcher=launcher, requeue=True))
-        slurm.until(
-            lambda: (
-                all((slurm.work / f"up-{rank}").exists() for rank in range(4))
-                or slurm.state(job) == "FAILED"
-            ),
-            "four ranks",
-        )
-        assert slurm.state(job) == "RUNNING", slurm.output(job)
-        return job
-
-    yield start
-    slurm.environment.pop("MARK_OF_SPIN", None)
+    for path in slurm.work.glob("up-*"):
+        path.unlink()
+    slurm.environment[MARK] = "1"
+    jobs = [
+        slurm.train(Request(["spin.py", name], 2, tasks=2, launcher=name, requeue=True))
+        for name in LAUNCHERS
+    ]
+    slurm.until(lambda: len(list(slurm.work.glob("up-*"))) == 4 * len(jobs), "all ranks")
+    assert len(slurm.processes_with(MARK)) >= 5 * len(jobs)
+    yield jobs
+    del slurm.environment[MARK]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_scancel_leaves_no_process(slurm, spin, launcher):
-    job = spin(launcher)
-    assert len(slurm.processes_with("MARK_OF_SPIN")) >= 5
-    slurm.run("scancel", job)
-    slurm.finish(job, "CANCELLED")
-    slurm.until(lambda: not slurm.processes_with("MARK_OF_SPIN"), "the end of all processes")
+def test_scancel_leaves_no_process(slurm, spinning):
+    slurm.run("scancel", *spinning)
+    for job in spinning:
+        slurm.finish(job, "CANCELLED")
+    slurm.until(lambda: not slurm.processes_with(MARK), "the end of all processes")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_lost_node_ends_the_job_and_is_named(slurm, spin, launcher):
-    job = spin(launcher)
+def test_a_lost_node_ends_the_jobs_and_is_named(slurm, spinning):
     slurm.good("fail", "node2")
-    slurm.until(lambda: slurm.state(job) == "PENDING", "the job back in the queue")
-    slurm.until(lambda: not slurm.processes_with("MARK_OF_SPIN"), "the end of all processes")
-    assert "NODE FAILURE" in slurm.output(job)
-    assert "node2 is down: lost its power" in slurm.output(job)
+    for job in spinning:
+        slurm.until(lambda job=job: slurm.state(job) == "PENDING", "the job back in the queue")
+    slurm.until(lambda: not slurm.processes_with(MARK), "the end of all processes")
+    for job in spinning:
+        assert "NODE FAILURE" in slurm.output(job)
+        assert "node2 is down: lost its power" in slurm.output(job)
     assert re.search(r"node2 +down.* lost its power", slurm.hvdlab("status").stdout)

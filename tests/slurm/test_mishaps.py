@@ -6,7 +6,7 @@ import pytest
 
 from hvdlab.slurm.script import Request
 
-EPOCHS = 20
+EPOCHS = 5
 # The course's program, but with a pause after each checkpoint: bad luck has to come before the
 # end of a training that takes a second.
 PACED = """
@@ -18,52 +18,78 @@ spec.loader.exec_module(script)
 save = script.save_checkpoint
 def save_and_pause(*arguments):
     save(*arguments)
-    time.sleep(2)
+    time.sleep(1)
 script.save_checkpoint = save_and_pause
 script.main()
 """
+# A training that needs no framework and never ends; each attempt says that it has started.
+ENDLESS = """
+import time
+print("an attempt", flush=True)
+time.sleep(1000)
+"""
+
+
+def endless(slurm, node):
+    """Submit the endless training for one node; returns the job once it runs there."""
+    (slurm.work / "endless.py").write_text(ENDLESS)
+    job = slurm.train(Request(["endless.py"], 1, tasks=1, requeue=True), f"--nodelist={node}")
+    slurm.until(lambda: "an attempt" in slurm.output(job), "a running job")
+    return job
+
+
+@pytest.fixture(scope="module")
+def timed_out(cluster):
+    """A job on node1 that is running into its time limit, and the command that waits for it.
+
+    Slurm takes a minute for that, and other tests may go on meanwhile.
+    """
+    job = endless(cluster, "node1")
+    cluster.kept = {job}
+    command = cluster.start("timeout", job)
+    yield job, command
+    cluster.kept = set()
+    cluster.run("scancel", job)
+    command.communicate(timeout=60)
 
 
 @pytest.mark.slow
-def test_a_training_goes_on_from_its_checkpoint(slurm, data_dir):
-    """A lost node, preemption, and the time limit, one after the other, in one job."""
-    arguments = [f"--epochs={EPOCHS}", "--limit=320", "--threads=1", "--no-cuda",
+def test_a_training_goes_on_from_its_checkpoint(slurm, timed_out, data_dir):
+    """After a lost node: no epoch is missing, and none is there twice."""
+    arguments = [f"--epochs={EPOCHS}", "--limit=160", "--threads=1", "--no-cuda",
                  f"--data-dir={data_dir}"]  # fmt: skip
     (slurm.work / "paced.py").write_text(PACED)
     job = slurm.train(Request(["paced.py", *arguments], 2, tasks=2, requeue=True))
     folder = slurm.work / "results" / f"paced-{job}"
-
-    def epochs():
-        path = folder / "epochs.jsonl"
-        return [json.loads(one) for one in path.read_text().splitlines()] if path.exists() else []
-
-    def next_epoch():
-        """Wait until a running job has saved another epoch's checkpoint."""
-        checkpoint = folder / "checkpoint.pt"
-        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
-        slurm.until(
-            lambda: checkpoint.exists() and checkpoint.stat().st_mtime_ns > before, "an epoch"
-        )
-
-    next_epoch()
+    slurm.until((folder / "checkpoint.pt").exists, "an epoch")
     slurm.good("fail", "node2")
     slurm.until(lambda: slurm.state(job) == "PENDING", "the job back in the queue")
     slurm.good("resume", "node2")
-    next_epoch()
+    output = slurm.finish(job)
+    epochs = [json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
+    assert [one["epoch"] for one in epochs] == list(range(1, EPOCHS + 1))
+    assert sum(one["is_warmup"] for one in epochs) == 2, "the first epoch of each attempt"
+    assert "Node failure on node2" in output and "node2 is down: lost its power" in output
+    assert "Restarts=1" in slurm.run("scontrol", "show", "job", job).stdout
+
+
+def test_preemption_puts_the_job_back_into_the_queue(slurm):
+    job = endless(slurm, "node2")
     slurm.good("preempt", job)
-    slurm.until(lambda: slurm.run("squeue", "-h", "-n", "urgent").stdout == "", "the urgent job")
-    next_epoch()
-    assert "it is " in slurm.good("timeout", job)
+    slurm.until(lambda: slurm.state(job) == "PENDING", "the job back in the queue")
+    slurm.until(lambda: slurm.run("squeue", "-h", "-n", "urgent", "-t", "R").stdout, "the urgent")
+    assert "Slurm wants the nodes back: requeued" in slurm.output(job)
+
+
+@pytest.mark.slow
+def test_the_time_limit_puts_the_job_back_into_the_queue(slurm, timed_out):
+    job, command = timed_out
+    output, errors = command.communicate(timeout=300)
+    assert "it is " in output, errors
     limit = slurm.run("squeue", "-h", "-j", job, "-O", "TimeLimit").stdout.strip()
     assert limit == "30:00", "the next attempt has the old limit again"
-    output = slurm.finish(job, limit=400)
-
-    assert [one["epoch"] for one in epochs()] == list(range(1, EPOCHS + 1))
-    assert sum(one["is_warmup"] for one in epochs()) == 4, "the first epoch of each attempt"
-    assert "Node failure on node2" in output
-    assert output.count("Slurm wants the nodes back: requeued") == 2
-    restarts = slurm.run("scontrol", "show", "job", job).stdout
-    assert "Restarts=3" in restarts
+    slurm.until(lambda: slurm.output(job).count("an attempt") == 2, "the next attempt")
+    assert slurm.output(job).count("Slurm wants the nodes back: requeued") == 1
 
 
 def test_mishaps_name_what_there_is(slurm):
