@@ -4,6 +4,8 @@
         runs the cell as a program on 2 ranks; its output appears while it runs
     %%px
         runs the cell on the engines that hvdlab.engines has started, see there
+    %%step N
+        writes the cell to the place of conversion step N in the script, see hvdlab.conversion
 
 It also lets `!horovodrun` find the commands of this Python's environment, activated or not.
 """
@@ -46,6 +48,15 @@ def load(shell: InteractiveShell) -> None:
 
         run_on_ranks(line, cell)
 
+    def step(line: str, cell: str) -> None:
+        from .conversion.script import magic as write_step
+
+        try:
+            write_step(line, cell)
+        except (ValueError, RuntimeError) as error:
+            raise UsageError(str(error)) from None
+
+    shell.register_magic_function(step, "cell", "step")
     shell.register_magic_function(run_cell, "cell", "horovodrun")
     shell.register_magic_function(px, "line_cell", "px")
 

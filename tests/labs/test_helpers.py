@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from hvdlab import jobs, style, timing
 from hvdlab import predict as prediction
-from hvdlab import style, timing
 from hvdlab.exercise import Check
+from hvdlab.slurm.cluster import SlurmError
 from hvdlab.timing import Timing
 
 
@@ -114,3 +115,17 @@ def test_a_figure_without_a_text_is_refused():
     fig, _ = style.figure()
     with pytest.raises(ValueError, match="what the figure shows"):
         style.show(fig, "plot")
+
+
+def test_without_slurm_a_notebook_says_what_to_install(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("hvdlab.slurm.cluster._path", lambda: str(tmp_path))
+    assert jobs.connect() == ""
+    assert "apt-get install" in capsys.readouterr().out
+    jobs.disconnect()
+
+
+def test_a_file_that_is_no_script_is_not_submitted(tmp_path):
+    (tmp_path / "job").write_text("srun hostname\n")
+    with pytest.raises(SlurmError, match="must begin with a line such as #!/bin/bash"):
+        jobs.submit(tmp_path / "job")
