@@ -61,7 +61,9 @@ class Channel:
         if what.kind != "allreduce":
             return Request(what)
         on_gpu = what.device == gpu.NAME
-        arrays = [(gpu if on_gpu else np).zeros(math.prod(s), what.dtype) for s in what.shapes]
+        arrays = [
+            (gpu.cupy() if on_gpu else np).zeros(math.prod(s), what.dtype) for s in what.shapes
+        ]
         return Request(what, arrays, arrays, stream=gpu.stream(0) if on_gpu else None)
 
     @functools.cached_property

@@ -49,20 +49,12 @@ def array(
 @functools.cache
 def stream(pointer: int) -> Any:
     """The stream behind a cudaStream_t. Within `with`, what is called runs on it."""
-    cuda = cupy().cuda
-    if not hasattr(cuda.Stream, "from_external"):  # CuPy 13
-        return cuda.ExternalStream(pointer)
 
     class Pointer:
         def __cuda_stream__(self) -> tuple[int, int]:
             return 0, pointer
 
-    return cuda.Stream.from_external(Pointer())
-
-
-def zeros(count: int, dtype: str) -> np.ndarray:
-    """An array on the current GPU."""
-    return cupy().zeros(count, dtype=np.dtype(dtype))
+    return cupy().cuda.Stream.from_external(Pointer())
 
 
 def in_host_memory(request: Request) -> Request:

@@ -1,6 +1,6 @@
 """Start all ranks from the same state: parameters and optimizer state."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -72,13 +72,13 @@ def broadcast_optimizer_state(
                 if param.requires_grad and param.grad is None:
                     param.grad = torch.zeros_like(param)
     # Tensors are sent as tensors; the rest, with the tensors' shapes, as one object before them.
-    plan = _walk(state, lambda tensor: _Tensor(tuple(tensor.shape), tensor.dtype))
+    plan = _walk(state, lambda tensor: tensor.to("meta"))
     plan = broadcast_object(plan, root_rank, "optimizer_state", process_set)
     mine: list[torch.Tensor] = []
     if process_set.ranks[process_set.rank()] == root_rank:
         _walk(state, mine.append)
     else:
-        plan = _walk(plan, lambda spec: _new_tensor(spec, mine), _Tensor)
+        plan = _walk(plan, lambda meta: _new_tensor(meta, mine))
     handles = [
         broadcast_async_(tensor, root_rank, f"optimizer_state.{i}", process_set)
         for i, tensor in enumerate(mine)
@@ -89,27 +89,19 @@ def broadcast_optimizer_state(
         _load_in_place(optimizer, plan)
 
 
-class _Tensor:
-    """Stands for a tensor in the plan of a state."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype):
-        self.shape = shape
-        self.dtype = dtype
-
-
-def _new_tensor(spec: _Tensor, into: list[torch.Tensor]) -> torch.Tensor:
-    into.append(torch.empty(spec.shape, dtype=spec.dtype))
+def _new_tensor(meta: torch.Tensor, into: list[torch.Tensor]) -> torch.Tensor:
+    into.append(torch.empty(meta.shape, dtype=meta.dtype))
     return into[-1]
 
 
-def _walk(item: Any, replace: Any, kind: type = torch.Tensor) -> Any:
-    """A copy of nested dicts, lists and tuples with each `kind` replaced, in a fixed order."""
-    if isinstance(item, kind):
+def _walk(item: Any, replace: Callable[[torch.Tensor], Any]) -> Any:
+    """A copy of nested dicts, lists and tuples with each tensor replaced, in a fixed order."""
+    if isinstance(item, torch.Tensor):
         return replace(item)
     if isinstance(item, dict):
-        return {key: _walk(value, replace, kind) for key, value in item.items()}
+        return {key: _walk(value, replace) for key, value in item.items()}
     if isinstance(item, (list, tuple)):
-        return type(item)([_walk(value, replace, kind) for value in item])
+        return type(item)([_walk(value, replace) for value in item])
     return item
 
 
