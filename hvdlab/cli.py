@@ -185,3 +185,81 @@ def timeline(file: Annotated[Path, typer.Argument(help="What HOROVOD_TIMELINE na
         run(file)
     except (OSError, ValueError) as error:
         raise fail(str(error)) from None
+
+
+@app.command()
+def check(
+    lab: Annotated[str | None, typer.Argument(help="05, 06 or 07.")] = None,
+    script: Annotated[Path | None, typer.Argument(help="By default the lab's own.")] = None,
+    all_: Annotated[
+        Path | None, typer.Option("--all", help="Mark every script below this folder.")
+    ] = None,
+    advise: Annotated[
+        Path | None, typer.Option("--advise", help="A script from outside of the course.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: JSON on stdout.")] = False,
+    limit: Annotated[float, typer.Option(help="Seconds after which a script is stopped.")] = 120,
+    out: Annotated[Path, typer.Option(help="Folder for the tables of --all.")] = Path("marks"),
+) -> None:
+    """Run a script on two ranks, watch them, and say which steps of the conversion are done.
+
+    Exit code 0 only if every step is done. The script runs in a copy of its folder, with limits.
+    """
+    from .check import command
+    from .check.course import CheckError
+
+    try:
+        if advise:
+            done = command.advise(advise, as_json, limit)
+        elif lab is None:
+            raise fail("name a lab, such as hvdlab check 06, or a script with --advise", 2)
+        elif all_:
+            done = command.mark(lab, all_, out, as_json, limit)
+        else:
+            done = command.run(lab, script, as_json, limit)
+    except KeyboardInterrupt:
+        raise fail("interrupted; nothing of the check is left running", 130) from None
+    except (CheckError, OSError) as error:
+        raise fail(str(error), 2) from None
+    if not done:
+        raise typer.Exit(1)
+
+
+@app.command()
+def sabotage(
+    script: Annotated[Path, typer.Argument(help="A working script; it stays as it is.")],
+    mistake: Annotated[str | None, typer.Argument(help="Its name; any one by default.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Say which mistakes fit.")] = False,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Say what was hidden in it.")] = False,
+    out: Annotated[Path | None, typer.Option(help="By default sabotaged_SCRIPT.")] = None,
+) -> None:
+    """Put one common mistake into a copy of a working script, to be found."""
+    from .check import command
+    from .check.course import CheckError
+
+    try:
+        command.sabotage(script, mistake, list_, reveal, out)
+    except (CheckError, OSError) as error:
+        raise fail(str(error)) from None
+
+
+@app.command("catch-up")
+def catch_up(
+    lab: Annotated[str, typer.Argument(help="05, 06 or 07.")],
+    script: Annotated[Path | None, typer.Argument(help="By default the lab's own.")] = None,
+    step: Annotated[int, typer.Option(help="Steps 1 to this one.")] = 11,
+    write: Annotated[bool, typer.Option("--write", help="Change the file, not only show.")] = False,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="From the plain script, not from yours.")
+    ] = False,
+) -> None:
+    """Show what brings a script to a step, and keeps what is right in it. Checks it first."""
+    from .check import command
+    from .check.course import CheckError
+
+    try:
+        command.catch_up(lab, script, step, write, from_start)
+    except KeyboardInterrupt:
+        raise fail("interrupted; your script is as it was", 130) from None
+    except (CheckError, OSError) as error:
+        raise fail(str(error)) from None

@@ -1,0 +1,118 @@
+"""The clinic: which steps of the conversion a script from outside of the course has.
+
+It is run as far as it can be run; MNIST and CIFAR-10 from keras.datasets and torchvision are the
+check's own small slice. Only what could not be seen is read from the source, and is marked so.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from . import judge as judges
+from .course import STEP, CheckError, Script
+from .run import observe
+from .show import show
+from .verdict import OPEN, UNSEEN, StepVerdict, Verdict
+
+# Names in the source that belong to a step; a hint only, where a run was impossible.
+_NAMES = {
+    "init": {"init"},
+    "device": {"local_rank"},
+    "rate": {"size"},
+    "optimizer": {"DistributedOptimizer", "DistributedGradientTape"},
+    "broadcast": {
+        "broadcast_parameters", "broadcast_variables", "BroadcastGlobalVariablesCallback",
+        "BroadcastGlobalVariablesHook", "broadcast_global_variables",
+    },
+    "shard": {"DistributedSampler", "shard", "steps_per_epoch", "num_replicas"},
+    "rank0": {"rank"},
+    "resume": {"broadcast_object"},
+    "metrics": {"allreduce", "MetricAverageCallback", "allgather"},
+    "schedule": {"LearningRateWarmupCallback", "LearningRateScheduleCallback"},
+    "threads": {"set_num_threads", "set_intra_op_parallelism_threads"},
+}  # fmt: skip
+
+
+@dataclass
+class Advice:
+    """What is known of a script: the verdict of its run, and which steps are from reading only."""
+
+    verdict: Verdict
+    read_only: list[str] = field(default_factory=list)
+    cannot: list[str] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        """Whether every step was seen, and is done."""
+        return self.verdict.done
+
+    def to_json(self) -> str:
+        """For programs."""
+        return json.dumps(asdict(self), indent=2)
+
+    def show(self) -> None:
+        """Print it."""
+        console = Console()
+        show(self.verdict, console)
+        for line in self.cannot:
+            console.print(Text(line, "yellow"))
+        if self.read_only:
+            console.print(Text("Read from the source only: " + ", ".join(self.read_only), "dim"))
+
+
+def advise(path: Path, limit: float = 120.0) -> Advice:
+    """Run a script without arguments on two ranks and say which steps it has, lacks, has wrong.
+
+    Raises CheckError if it can't be read or is no Python.
+    """
+    try:
+        tree = ast.parse(path.read_text())
+    except (OSError, UnicodeDecodeError, SyntaxError, ValueError) as error:
+        raise CheckError(f"{path}: {error}") from None
+    options = _options(tree)
+    asked = {name: value for name, value in _ASKED.items() if name in options}
+    rate = next((value for name, value in asked.items() if name.endswith("lr")), None)
+    script = Script("clinic", path.name, "", "", ("resume",), base_lr=rate, outside=True)
+    arguments = [f"{name}={value}" for name, value in asked.items()]
+    verdict = judges.judge(script, path.name, observe(path, [arguments], limit))
+    advice = Advice(verdict)
+    if verdict.ended:
+        advice.cannot.append(f"It could not be run to its end here: {verdict.ended}")
+    names = _names(tree)
+    for number, step in enumerate(verdict.steps):
+        if step.result != UNSEEN:
+            continue
+        found = sorted(names & _NAMES[step.key])
+        seen = f"{step.seen}; in the source: {', '.join(found) or 'nothing of it'}"
+        result = UNSEEN if found else OPEN
+        verdict.steps[number] = StepVerdict.of_step(STEP[step.key], result, seen)
+        advice.read_only.append(step.key)
+    return advice
+
+
+_ASKED = {"--epochs": 2, "--num-epochs": 2, "--batch-size": 16, "--lr": 0.01, "--base-lr": 0.01}
+
+
+def _options(tree: ast.AST) -> set[str]:
+    """The options that a script takes, with a value."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
+            flags = {word.value for word in node.args if isinstance(word, ast.Constant)}
+            takes = not any(word.arg == "action" for word in node.keywords)
+            found |= flags if takes else set()
+    return found
+
+
+def _names(tree: ast.AST) -> set[str]:
+    return {
+        getattr(node, "attr", None) or getattr(node, "id", None) or getattr(node, "arg", "") or ""
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute | ast.Name | ast.keyword)
+    }

@@ -1,0 +1,159 @@
+"""What is checked in which script: the labs, their scripts, the conversion's steps."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+
+BASE_LR = 0.01
+BATCH = 16  # images a step, for each process
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the conversion: why it matters, and where to look for it."""
+
+    number: int
+    key: str
+    title: str
+    points: int
+    why: str
+    look: str
+
+
+STEPS = [
+    Step(1, "init", "import and init", 1,
+         "Without it each process trains alone and knows nothing of the others.",
+         "the first lines of main(); README, 'Your first conversion'"),
+    Step(2, "device", "one GPU for each process of a host", 1,
+         "Two processes on one GPU share its time and its memory; on the next host the count "
+         "begins anew.",
+         "the part 'Device' of the script; what is a process's number on its own host?"),
+    Step(3, "rate", "learning rate times size", 1,
+         "A step averages over N times as many images, and there are N times fewer of them.",
+         "where the optimizer gets its rate, and where the rate is changed later"),
+    Step(4, "optimizer", "gradients averaged", 2,
+         "Ranks that step with gradients of their own train N different models.",
+         "which gradients does the step use, and who averaged them?"),
+    Step(5, "broadcast", "same state everywhere", 2,
+         "Averaged gradients keep equal models equal; they don't make different ones equal.",
+         "whose weights and optimizer state does each rank start with, also after a resume?"),
+    Step(6, "shard", "each rank its own part of the data", 2,
+         "Ranks that read the same images do the same work N times.",
+         "how many images are in an epoch of each rank, and which; what changes with the epoch?"),
+    Step(7, "rank0", "rank 0 alone prints and writes", 1,
+         "N processes that write one file destroy it, and N copies of a line tell nothing new.",
+         "every print, log and checkpoint: who comes there?"),
+    Step(8, "resume", "resume epoch from rank 0", 1,
+         "Only rank 0 is sure to have the checkpoint. Ranks that start at different epochs wait "
+         "for each other for ever.",
+         "who looks for the checkpoint, and how do the others learn what was found?"),
+    Step(9, "metrics", "metrics averaged", 1,
+         "Each rank has seen a part only; its loss and accuracy are those of that part.",
+         "the numbers that are reported: over which images are they the mean?"),
+    Step(10, "schedule", "warm-up and schedule", 1,
+         "N times the rate from the first step on makes many trainings diverge.",
+         "the rate in the first epoch, at its end, and after that"),
+    Step(11, "threads", "threads for each process", 1,
+         "N processes that each use all cores stand in each other's way.",
+         "how many threads does each process use, and how many cores are there?"),
+]  # fmt: skip
+STEP = {step.key: step for step in STEPS}
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script of the course. `decays`: after 60 % and 85 % of the epochs, ten times each."""
+
+    lab: str
+    name: str
+    framework: str
+    data: str
+    lacks: tuple[str, ...] = ()
+    decays: bool = False
+    base_lr: float | None = BASE_LR  # None: not known
+    outside: bool = False  # not of the course
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps that this script needs."""
+        return [step for step in STEPS if step.key not in self.lacks]
+
+    @property
+    def original(self) -> Path:
+        """The program for one process."""
+        return SCRIPTS / self.name
+
+    @property
+    def solution(self) -> Path:
+        """The converted program."""
+        return SCRIPTS / "solutions" / self.name
+
+    def phases(self) -> list[list[str]]:
+        """The arguments of each run: two epochs, then one more from the checkpoint."""
+        options = [f"--batch-size={BATCH}", "--val-batch-size=25", f"--base-lr={BASE_LR}"]
+        options += ["--log-dir={home}/logs", "--seed=42"]
+        phases = [["--epochs=2", *options]]
+        if "resume" not in self.lacks:
+            phases.append(["--epochs=3", "--resume", *options])
+        return phases
+
+
+ALL = [
+    Script("05", "fashion_mnist_keras.py", "keras", "fashion-mnist", decays=True),
+    Script("05", "mnist_keras.py", "keras", "mnist", lacks=("resume",)),
+    Script("06", "fashion_mnist_torch.py", "torch", "fashion-mnist", decays=True),
+    Script("06", "mnist_torch.py", "torch", "mnist", lacks=("resume", "schedule")),
+    Script("07", "mnist_tensorflow.py", "tensorflow", "mnist"),
+    Script("07", "mnist_tensorflow1.py", "tensorflow1", "mnist"),
+]
+LABS = sorted({script.lab for script in ALL})
+
+
+class CheckError(RuntimeError):
+    """A script can't be checked; the text says why."""
+
+
+def script_of(lab: str, path: Path) -> Script:
+    """Which of the lab's scripts a student's file is a version of: the one most like it.
+
+    Raises CheckError for a lab without checks, or for a file that is no Python.
+    """
+    known = [script for script in ALL if script.lab == lab.zfill(2)]
+    if not known:
+        raise CheckError(f"lab {lab} has no checks; there are {', '.join(LABS)}")
+    try:
+        text = path.read_text()
+        ast.parse(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckError(f"{path}: {error}") from None
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        raise CheckError(
+            f"{path.name} is no valid Python: {getattr(error, 'msg', error)}"
+            + (f" in line {line}" if line else "")
+        ) from None
+
+    def likeness(script: Script) -> float:
+        other = script.original.read_text().splitlines()
+        return difflib.SequenceMatcher(None, text.splitlines(), other, autojunk=False).ratio()
+
+    return max(known, key=likeness)
+
+
+def find(lab: str) -> Path:
+    """The student's file where none is named: the lab's first script in this folder.
+
+    Raises CheckError if there is none.
+    """
+    names = [script.name for script in ALL if script.lab == lab.zfill(2)]
+    if not names:
+        raise CheckError(f"lab {lab} has no checks; there are {', '.join(LABS)}")
+    for name in names:
+        for place in (Path(name), Path("scripts") / name):
+            if place.exists():
+                return place
+    raise CheckError(f"no {' or '.join(names)} here; name your script: hvdlab check {lab} FILE")

@@ -1,0 +1,106 @@
+"""How a run ended, and whose fault it was where it did not end well."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .course import Script
+from .evidence import SMALL, Rank
+from .run import RANKS, STALL_S, Recording
+
+_GIVEN_UP = re.compile(r"has waited for|has left|shut down|has ended|gave up|given up|broken")
+
+
+def explain(script: Script, ranks: list[Rank], recording: Recording) -> tuple[str, dict[str, str]]:
+    """One line on the end, empty where it was a good one; and which step it proves wrong."""
+    if recording.stopped:
+        return f"stopped: {recording.stopped}", {}
+    phase = max((len(rank.phases) for rank in ranks), default=1) - 1
+    errors = [rank.phase(phase).error for rank in ranks]
+    if not any(errors):
+        gone = [n for n, rank in enumerate(ranks) if not rank.phase(phase).ended]
+        if gone:
+            last = recording.logged[gone[0]][-1:] or ["nothing was said"]
+            return f"rank {gone[0]} ended without a word: {last[0][:200]}", {}
+        return "", {}
+    own = [n for n, error in enumerate(errors) if error and not _is_waiting(error)]
+    if own:
+        rank = ranks[own[0]].phase(phase)
+        return f"rank {own[0]} failed: {rank.error} ({rank.where})", {}
+    text = _stall(ranks, phase, errors)
+    step = _blame(ranks, phase)
+    return text, {step: text} if step in {each.key for each in script.steps} else {}
+
+
+def _is_waiting(error: str) -> bool:
+    return error.startswith("HorovodInternalError")
+
+
+def _stall(ranks: list[Rank], phase: int, errors: list[str | None]) -> str:
+    """Which rank waits where."""
+    parts = []
+    for number, rank in enumerate(ranks):
+        mine = rank.phase(phase)
+        call = mine.calls[-1] if mine.calls else None
+        if errors[number] is None:
+            parts.append(f"rank {number} had come to the end of the script")
+        elif call:
+            parts.append(f"rank {number} waited in {_title(call)} ({mine.where or call['where']})")
+        else:
+            parts.append(f"rank {number} waited ({mine.where})")
+    mismatch = next((e for e in errors if e and not _GIVEN_UP.search(e)), "")
+    if mismatch:
+        return f"the ranks disagree: {mismatch.split(': ', 1)[-1][:300]}"
+    return f"deadlock (given up after {STALL_S} s at most): " + ", ".join(parts)
+
+
+def _title(call: dict[str, Any]) -> str:
+    return f"{call['kind']} {call['name'].removeprefix(call['kind'] + '.')!r}"
+
+
+def _blame(ranks: list[Rank], phase: int) -> str:
+    """The step of the conversion whose call one rank made and the other did not."""
+    phases = [rank.phase(phase) for rank in ranks]
+    calls = [each.calls for each in phases]
+    place = 0
+    while all(place < len(mine) for mine in calls) and _same(*(c[place] for c in calls)):
+        place += 1
+    odd = [mine[place] for mine in calls if place < len(mine)]
+    if not odd:
+        return ""
+    counts = [len(each.steps) for each in phases]
+    kinds = [_kind(call, phases[0].steps or phases[-1].steps) for call in odd]
+    if phase == 1 and len(phases[0].epochs) != len(phases[1].epochs):
+        return "resume"
+    if phase == 1 and "object" in kinds and not all(counts):
+        return "resume"
+    if "object" in kinds and not all(counts):
+        return "resume" if not any(counts) else "broadcast"
+    if "broadcast" in kinds:
+        return "broadcast"
+    epochs = [call["epoch"] for call in odd]
+    if "metric" in kinds:
+        # A rank that is still in the steps of an epoch which the other one has left.
+        behind = len(odd) == RANKS and "gradient" in kinds and len(set(epochs)) == 1
+        return "shard" if behind and counts[0] != counts[1] else "metrics"
+    if "gradient" in kinds:
+        return "shard" if counts[0] != counts[1] else "optimizer"
+    return ""
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one["name"] == other["name"] and one["kind"] == other["kind"]
+
+
+def _kind(call: dict[str, Any], steps: list[Any]) -> str:
+    name = call["name"]
+    if call["kind"] == "exchange" and "broadcast_object" in name or ".data" in name:
+        return "object"
+    if call["kind"] == "broadcast":
+        return "broadcast" if call["elements"] > 1 else "object"
+    if call["kind"] == "allreduce" and steps and call["elements"] >= 0.5 * steps[0].elements:
+        return "gradient"
+    if call["elements"] <= SMALL or call["kind"] in ("allgather", "exchange"):
+        return "metric"
+    return "gradient"

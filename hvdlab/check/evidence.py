@@ -1,0 +1,153 @@
+"""A recording, put in order: phases, epochs and steps of each rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .run import Recording
+
+Event = dict[str, Any]
+SMALL = 64  # elements: a metric and no gradient
+
+
+@dataclass
+class Step:
+    """One step of the optimizer."""
+
+    lr: float
+    grads: str
+    before: str
+    after: str
+    elements: int
+    ids: list[int | str] = field(default_factory=list)
+    loss: float | None = None
+    reduced: int = 0  # elements that went through an allreduce for it
+
+
+@dataclass
+class Epoch:
+    """The steps between two validations, and what the validation gave."""
+
+    steps: list[Step] = field(default_factory=list)
+    right: int = 0
+    seen: int = 0
+    tested: list[int | str] = field(default_factory=list)
+
+    @property
+    def ids(self) -> list[int | str]:
+        """The training images in the order in which they were read."""
+        return [number for step in self.steps for number in step.ids]
+
+    @property
+    def loss(self) -> float | None:
+        """The mean over the steps."""
+        losses = [step.loss for step in self.steps if step.loss is not None]
+        return sum(losses) / len(losses) if losses else None
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of test images that this rank's model names correctly."""
+        return self.right / self.seen if self.seen else None
+
+
+@dataclass
+class Phase:
+    """One run of the script on one rank."""
+
+    epochs: list[Epoch] = field(default_factory=list)
+    calls: list[Event] = field(default_factory=list)  # collectives; "epoch", "steps": when
+    error: str | None = None
+    where: str = ""
+    ended: bool = False
+
+    @property
+    def steps(self) -> list[Step]:
+        """All steps, of all epochs."""
+        return [step for epoch in self.epochs for step in epoch.steps]
+
+
+@dataclass
+class Rank:
+    """All that was seen of one rank."""
+
+    phases: list[Phase] = field(default_factory=list)
+    inits: list[Event] = field(default_factory=list)
+    gpus: list[Event] = field(default_factory=list)
+    threads: list[Event] = field(default_factory=list)
+    outside: list[Event] = field(default_factory=list)
+    network: list[Event] = field(default_factory=list)
+    fits: list[Event] = field(default_factory=list)
+    images: int = 0  # in the training set
+
+    def phase(self, number: int) -> Phase:
+        """A phase, empty where the rank did not come to it."""
+        return self.phases[number] if number < len(self.phases) else Phase()
+
+
+def read(recording: Recording) -> list[Rank]:
+    """The ranks of a recording."""
+    return [_read_rank(events) for events in recording.events]
+
+
+def _read_rank(events: list[Event]) -> Rank:
+    rank = Rank()
+    ids: list[int | str] = []
+    loss: float | None = None
+    reduced, tests = 0, False
+    lists = {"init": rank.inits, "gpu": rank.gpus, "threads": rank.threads, "fit": rank.fits,
+             "outside": rank.outside, "network": rank.network}  # fmt: skip
+    for event in events:
+        kind = event["event"]
+        if kind in lists:
+            lists[kind].append({**event, "phase": len(rank.phases)})
+        elif kind == "phase":
+            rank.phases.append(Phase())
+            ids, loss, reduced, tests = [], None, 0, False
+        elif kind == "data":
+            rank.images = event["train"]
+        if not rank.phases:
+            continue
+        phase = rank.phases[-1]
+        if kind == "batch" and event["train"]:
+            ids = ids + event["ids"]
+            if tests or not phase.epochs:
+                phase.epochs.append(Epoch())
+                tests = False
+        elif kind == "batch" and phase.epochs:
+            tests = True
+            phase.epochs[-1].tested += event["ids"]
+        elif kind == "right" and phase.epochs:
+            phase.epochs[-1].right += event["count"]
+            phase.epochs[-1].seen += event["of"]
+        elif kind == "loss":
+            loss = event["value"]
+        elif kind == "collective":
+            now = {"epoch": len(phase.epochs) + tests, "steps": len(phase.steps)}
+            phase.calls.append({**event, **now})
+            if event["kind"] == "allreduce":
+                reduced += event["elements"]
+        elif kind == "step":
+            if not phase.epochs:
+                phase.epochs.append(Epoch())
+            fields = {name: event[name] for name in ("lr", "grads", "before", "after", "elements")}
+            phase.epochs[-1].steps.append(Step(**fields, ids=ids, loss=loss, reduced=reduced))
+            ids, loss, reduced = [], None, 0
+        elif kind == "end":
+            phase.error, phase.where, phase.ended = event["error"], event.get("where", ""), True
+    return rank
+
+
+def parted(phase: Phase) -> list[list[int | str]]:
+    """The images of each epoch; where no validation parts the epochs, a repeat begins a new one."""
+    if len(phase.epochs) > 1:
+        return [epoch.ids for epoch in phase.epochs]
+    epochs: list[list[int | str]] = [[]]
+    seen: set[int | str] = set()
+    for number in (number for step in phase.steps for number in step.ids):
+        if number in seen:
+            epochs.append([])
+            seen.clear()
+        seen.add(number)
+        epochs[-1].append(number)
+    return epochs

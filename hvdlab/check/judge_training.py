@@ -1,0 +1,140 @@
+"""The judge's view of the data, the metrics and the rate's course."""
+
+from __future__ import annotations
+
+from .course import Script
+from .evidence import SMALL, Phase, Rank, parted
+from .run import RANKS, Recording
+from .verdict import DONE, OPEN, UNSEEN, WRONG
+
+Finding = tuple[str, str]
+
+
+def data(ranks: list[Rank]) -> Finding:
+    """Are the parts of an epoch disjoint, do they cover the set, does the order change?"""
+    epochs = [parted(rank.phase(0)) for rank in ranks]
+    whole = max(rank.images for rank in ranks)
+    if not all(mine and mine[0] for mine in epochs) or not whole:
+        return UNSEEN, "no training images were seen"
+    first = [mine[0] for mine in epochs]
+    common = set(first[0]) & set(first[1])
+    total, distinct = sum(map(len, first)), len(set(first[0]) | set(first[1]))
+    told = f"of {whole} images rank 0 read {len(first[0])} in epoch 1, rank 1 {len(first[1])}"
+    told += f", {len(common)} of them also read by rank 0"
+    complete = all(len(mine) > 1 for mine in epochs)
+    idle = [sum(not step.ids for step in rank.phase(0).epochs[0].steps) for rank in ranks]
+    if any(idle):
+        return WRONG, f"{told}; {max(idle)} steps of epoch 1 got no images"
+    if total > 1.1 * whole:
+        return OPEN if len(first[0]) >= whole else WRONG, told
+    draws = any(fit.get("steps_per_epoch") for rank in ranks for fit in rank.fits)
+    if draws and first[0] != first[1]:
+        return DONE, f"{told}: random draws, in 1/{RANKS} of the steps"
+    if len(common) > 0.02 * whole + RANKS:
+        return WRONG, told
+    if distinct < 0.9 * whole:
+        return (WRONG if complete else UNSEEN), f"{told}; together {distinct} different ones"
+    if not complete:
+        return UNSEEN, f"{told}; no second epoch was seen"
+    again = [mine[1][: len(mine[0])] == mine[0] for mine in epochs]
+    if any(again) and not any(rank.fits for rank in ranks):  # Keras shuffles by itself
+        return WRONG, f"{told}; and epoch 2 had them in the same order as epoch 1"
+    return DONE, f"{told}; epoch 2 had another order"
+
+
+def _close(one: float, other: float) -> bool:
+    return abs(one - other) <= 2e-4 + 2e-4 * abs(other)
+
+
+def metrics(script: Script, ranks: list[Rank], recording: Recording) -> Finding:
+    """Is what rank 0 reports the mean over the ranks, and not its own value?"""
+    phases = [rank.phase(0) for rank in ranks]
+    count = min(len(phase.epochs) for phase in phases)
+    reports = recording.reports[0]
+    if not count or (not reports and not all(phase.ended for phase in phases)):
+        return UNSEEN, "the run ended before an epoch was reported"
+    if not reports and script.outside:
+        if _any_small(phases):
+            return DONE, "small numbers, such as metrics, were averaged or gathered"
+        return OPEN, "no number of the size of a metric went from one rank to the other"
+    if not reports:
+        return UNSEEN, "rank 0 wrote no epochs.jsonl with its metrics"
+    proven: set[str] = set()
+    told = []
+    for number, report in enumerate(reports[:count]):
+        for name in ("loss", "accuracy"):
+            value = report.get(name)
+            if not isinstance(value, int | float):
+                continue
+            locals_ = [getattr(phase.epochs[number], name) for phase in phases]
+            if None in locals_:
+                locals_ = _sent(phases, number, value)
+            if None in locals_ or _close(*locals_):
+                continue
+            mean = sum(locals_) / RANKS
+            text = (
+                f"epoch {number + 1}: {name} was {locals_[0]:.4f} on rank 0 and {locals_[1]:.4f} "
+                f"on rank 1; {value:.4f} was reported"
+            )
+            if not _close(value, mean):
+                own = _close(value, locals_[0])
+                return (OPEN if own and not _any_small(phases) else WRONG), text
+            proven.add(name)
+            told.append(text)
+    missing = {"loss", "accuracy"} - proven
+    if "loss" in missing and not _any_small(phases):
+        return OPEN, "no loss and no accuracy went from one rank to the other"
+    if not proven:
+        return OPEN, "the metrics that went between the ranks are not those reported"
+    return DONE, told[0]
+
+
+def _any_small(phases: list[Phase]) -> bool:
+    return all(
+        any(0 < call["elements"] <= SMALL and call["values"] for call in phase.calls)
+        for phase in phases
+    )
+
+
+def _sent(phases: list[Phase], number: int, value: float) -> list[float | None]:
+    """What the ranks sent in the small call of this epoch whose mean was reported, or whose own
+    value was: the local values of a metric that could not be seen otherwise."""
+    candidates = [
+        [
+            (x, place)
+            for call in phase.calls
+            if call["elements"] <= SMALL and number < call["epoch"] <= number + 2
+            for place, x in enumerate(call["values"])
+        ]
+        for phase in phases
+    ]
+    for mine in candidates[0]:
+        for other in candidates[1]:
+            if mine[1] == other[1] and _close((mine[0] + other[0]) / RANKS, value):
+                return [mine[0], other[0]]
+    near = [mine[0] for mine in candidates[0] if _close(mine[0], value)]
+    others = [other[0] for other in candidates[1]]
+    return [near[0], others[0]] if near and others else [None, None]
+
+
+def schedule(script: Script, ranks: list[Rank]) -> Finding:
+    """Does the rate grow in the first epoch, stay after it, and fall as in the plain script?"""
+    phase = ranks[0].phase(0)
+    if len(phase.epochs) < 2 or not phase.epochs[1].steps:
+        return UNSEEN, "the run ended before the second epoch"
+    warm, after = ([step.lr for step in epoch.steps] for epoch in phase.epochs[:2])
+    top = max(warm + after)
+    told = f"the rate went from {warm[0]:.4g} to {warm[-1]:.4g} in epoch 1, then {after[0]:.4g}"
+    if warm[0] > 0.75 * top:
+        return OPEN, f"{told}: no warm-up"
+    if any(late < early * 0.999 for early, late in zip(warm, warm[1:], strict=False)):
+        return WRONG, f"{told}: it does not grow all the time"
+    if after[0] < 0.95 * top:
+        return WRONG, f"{told}: the warm-up does not lead to it"
+    resumed = ranks[0].phase(1).steps
+    if "resume" not in script.lacks and resumed:
+        wanted = 0.1 if script.decays else 1.0
+        told += f"; in epoch 3 of 3 {resumed[0].lr:.4g}"
+        if abs(resumed[0].lr / top - wanted) > 0.05 * wanted:
+            return WRONG, f"{told}, where the plain script takes {wanted:g} times its rate"
+    return DONE, told

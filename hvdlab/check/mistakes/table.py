@@ -1,0 +1,163 @@
+"""Proves the check on the whole library, and writes the table of docs/checks.md.
+
+    python -m hvdlab.check.mistakes.table RECORDINGS --minutes 10 --doc docs/checks.md
+
+Each program is really run. Its recording is kept in RECORDINGS, so that the work can be done in
+turns, and judged anew without another run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..course import STEP, Script
+from ..judge import judge
+from ..run import Recording, observe
+from ..verdict import UNSEEN, Verdict
+from . import variants
+from .right import all_right
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program of the library; `breaks` is empty for a right one."""
+
+    script: Script
+    name: str
+    what: str
+    breaks: tuple[str, ...]
+    text: str
+
+    @property
+    def file(self) -> str:
+        """The name of its recording."""
+        return f"{self.script.name.removesuffix('.py')}-{self.name}.json.gz"
+
+    def record(self) -> tuple[Recording, float]:
+        """Run it; the recording, and how many seconds that took."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, self.script.name)
+            path.write_text(self.text)
+            start = time.monotonic()
+            return observe(path, self.script.phases()), time.monotonic() - start
+
+    def judge(self, recording: Recording) -> Verdict:
+        """The verdict on a recording of it."""
+        return judge(self.script, self.script.name, recording)
+
+    def is_as_expected(self, verdict: Verdict) -> bool:
+        """Whether a right program passes, and a wrong one fails at its own steps and no other."""
+        if not self.breaks:
+            return verdict.done
+        return set(verdict.failing()) == set(self.breaks)
+
+
+def library() -> list[Program]:
+    """All programs, the right ones first."""
+    right = [
+        Program(each.script, f"right-{each.name}", each.name, (), each.apply())
+        for each in all_right()
+    ]
+    wrong = [
+        Program(s, m.name, m.what, m.breaks, m.apply(s, s.solution.read_text()))
+        for s, m in variants()
+    ]
+    return right + wrong
+
+
+def save(path: Path, recording: Recording, seconds: float) -> None:
+    """Write a recording."""
+    text = json.dumps({"seconds": seconds, "recording": recording.to_json()})
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def load(path: Path) -> tuple[Recording, float]:
+    """Read what `save` wrote."""
+    found = json.loads(gzip.decompress(path.read_bytes()))
+    return Recording.from_json(found["recording"]), found["seconds"]
+
+
+def document(folder: Path) -> Iterator[str]:
+    """The lines of docs/checks.md, from the recordings in a folder."""
+    found = [
+        (each, *load(folder / each.file)) for each in library() if (folder / each.file).exists()
+    ]
+    rows, good, times = [], {True: 0, False: 0}, []
+    count = {True: 0, False: 0}
+    for program, recording, seconds in found:
+        verdict = program.judge(recording)
+        right = not program.breaks
+        count[right] += 1
+        good[right] += program.is_as_expected(verdict)
+        times.append(seconds)
+        failing = ", ".join(verdict.failing()) or ("passes" if verdict.done else "not passed")
+        unseen = sum(step.result == UNSEEN for step in verdict.steps)
+        wanted = ", ".join(program.breaks) or "passes"
+        sign = "" if program.is_as_expected(verdict) else " **differs**"
+        seen = next((verdict[k].seen for k in program.breaks if k in verdict.failing()), "")
+        if len(seen) > 160:
+            seen = seen[:157] + "..."
+        rows.append(
+            f"| {program.script.name.removesuffix('.py')} | {program.what} | {wanted} | "
+            f"{failing}{sign} | {unseen or ''} | {seen.replace('|', '/')} |"
+        )
+    yield "# What the checks find"
+    yield ""
+    yield "Every program below was run on two ranks by `hvdlab check`, and judged by what they did."
+    yield "The table is made by"
+    yield "`python -m hvdlab.check.mistakes.table RECORDINGS --doc docs/checks.md`."
+    yield ""
+    yield (
+        f"- wrong programs that fail at their own step and no other: {good[False]} of "
+        f"{count[False]}"
+    )
+    yield f"- right programs, in several styles, that pass: {good[True]} of {count[True]}"
+    if times:
+        yield (
+            f"- seconds a check, on two cores of a shared virtual machine: median "
+            f"{statistics.median(times):.0f}, longest {max(times):.0f}"
+        )
+    yield ""
+    yield "Steps: " + "; ".join(f"{key}: {step.title}" for key, step in STEP.items()) + "."
+    yield "*Unseen* counts the steps that could not be judged, since the program had ended before."
+    yield ""
+    yield "| script | what is wrong, or which style | breaks | found | unseen | evidence |"
+    yield "|---|---|---|---|---|---|"
+    yield from rows
+
+
+def main() -> None:
+    """Run what has no recording yet, then write the table."""
+    parser = argparse.ArgumentParser(description="Prove the check on the library of programs.")
+    parser.add_argument("recordings", type=Path)
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after these")
+    parser.add_argument("--only", default="", help="names that hold one of these, with commas")
+    parser.add_argument("--doc", type=Path, help="the file to write the table to")
+    args = parser.parse_args()
+    args.recordings.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    for program in library():
+        path = args.recordings / program.file
+        wanted = any(part in program.file for part in args.only.split(","))
+        if path.exists() or not wanted or time.monotonic() - start > args.minutes * 60:
+            continue
+        recording, seconds = program.record()
+        save(path, recording, seconds)
+        verdict = program.judge(recording)
+        sign = "as expected" if program.is_as_expected(verdict) else "DIFFERS"
+        print(f"{seconds:5.1f} s  {sign:11}  {program.file}  {verdict.failing()} {verdict.ended}",
+              flush=True)  # fmt: skip
+    if args.doc:
+        args.doc.write_text("\n".join(document(args.recordings)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

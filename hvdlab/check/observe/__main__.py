@@ -1,0 +1,159 @@
+"""Run the student's script under observation: `python -m hvdlab.check.observe plan.json`."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.abc
+import importlib.util
+import json
+import os
+import runpy
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import data_side, guard, runtime
+from .recorder import Recorder, Samples
+
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "HOROVOD_RANK")
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls a function as soon as a module of some name has been imported."""
+
+    def __init__(self, actions: dict[str, Callable[[], None]]):
+        self._actions = actions
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name not in self._actions:
+            return None
+        action = self._actions.pop(name)
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                action()
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def _watch_frameworks(record: Recorder, samples: Samples, slices: data_side.Slice) -> None:
+    tensorflow_is_whole: list[bool] = []
+
+    def torch() -> None:
+        from . import torch_side
+
+        torch_side.watch(record, samples)
+        data_side.serve_torchvision(slices)
+
+    def tensorflow() -> None:
+        from . import session_side, tensorflow_side
+
+        tensorflow_side.watch(record, samples)
+        session_side.watch(record, samples)
+        tensorflow_is_whole.append(True)
+        if "keras" in sys.modules:
+            keras()
+
+    def keras() -> None:
+        if "tensorflow" in sys.modules and not tensorflow_is_whole:
+            return  # TensorFlow imports Keras; the rest comes when that is done
+        from . import keras_side
+
+        keras_side.watch(record, samples)
+        data_side.serve_keras(slices)
+
+    actions = {"torch": torch, "tensorflow": tensorflow, "keras": keras}
+    sys.meta_path.insert(0, _AfterImport(actions))
+
+
+def _run(record: Recorder, phase: int, script: Path, arguments: list[str]) -> bool:
+    """Run the script once; whether it came to its end."""
+    record("phase", number=phase, arguments=arguments)
+    sys.argv = [str(script), *arguments]
+    error: BaseException | None = None
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as end:
+        error = end if end.code not in (None, 0) else None
+    except BaseException as problem:
+        error = problem
+    facts: dict[str, Any] = {"error": None}
+    if error is not None:
+        own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(script)]
+        place = f"{script.name}, line {own[-1].lineno}" if own else ""
+        text = f"{type(error).__name__}: {error}"
+        facts = {"error": text[:1500], "where": place}
+        traceback.print_exception(error)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if visible:
+        chosen = [int(each) for each in visible.split(",") if each.strip().isdigit()]
+        record("gpu", how="environment", chosen=chosen, where="CUDA_VISIBLE_DEVICES")
+    record("end", phase=phase, **facts)
+    return error is None
+
+
+def _meet(folder: Path, rank: int, size: int, phase: int, well: bool) -> bool:
+    """Wait until every rank has come to the end of this phase; whether all did so well.
+
+    A rank that still waits in a collective for one that is here gets an error by `shutdown`.
+    """
+    from hvdlite import basics
+
+    with contextlib.suppress(Exception):
+        basics.shutdown()
+    (folder / f"phase-{phase}-rank-{rank}").write_text("well" if well else "badly")
+    marks = [folder / f"phase-{phase}-rank-{each}" for each in range(size)]
+    while not all(mark.exists() and mark.read_text() for mark in marks):
+        time.sleep(0.02)
+    return all(mark.read_text() == "well" for mark in marks)
+
+
+def _forget() -> None:
+    """What a new process would not have."""
+    if "tensorflow" in sys.modules:
+        sys.modules["tensorflow"].compat.v1.reset_default_graph()
+    if "keras" in sys.modules:
+        sys.modules["keras"].backend.clear_session()
+    gc.collect()
+
+
+def main() -> int:
+    """Run all phases of the plan; the exit code."""
+    plan = json.loads(Path(sys.argv[1]).read_text())
+    rank = int(next(os.environ[name] for name in RANK_VARIABLES if name in os.environ))
+    folder = Path(plan["folder"])
+    home = folder / f"rank-{rank}"
+    script = home / "work" / plan["script"]
+    record = Recorder(folder / f"record-{rank}.jsonl", rank, script)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(home / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), number)
+    os.chdir(script.parent)
+    sys.path[0] = str(script.parent)
+    samples = Samples()
+    runtime.watch(record)
+    slices = data_side.Slice(record, samples, str(folder / "data"))
+    runtime.watch_data(slices)
+    runtime.watch_cores(record)
+    _watch_frameworks(record, samples, slices)
+    os.environ.pop("OMP_NUM_THREADS", None)
+    guard.watch(record, folder)
+    for phase, arguments in enumerate(plan["phases"], 1):
+        given = [each.replace("{home}", str(home)) for each in arguments]
+        well = _run(record, phase, script, given)
+        if not _meet(folder, rank, plan["np"], phase, well):
+            return 1
+        _forget()
+    record("finished")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""Watches Keras 3: what the model gets, and each step of the optimizer."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+import numpy as np
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+
+from . import runtime
+from .recorder import Recorder, Samples, digest
+
+
+def watch(record: Recorder, samples: Samples) -> None:
+    """Start to watch; before the script has made anything."""
+    if keras.backend.backend() != "tensorflow":
+        return
+    _watch_batches(record, samples)
+    _watch_steps(record)
+    _watch_fit(record)
+
+
+def _watch_batches(record: Recorder, samples: Samples) -> None:
+    from . import tensorflow_side
+
+    depth = [0]
+    call = keras.layers.Layer.__call__
+
+    @functools.wraps(call)
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        images = tensorflow_side.array_of(args[0]) if depth[0] == 0 and args else None
+        ids: list[int | str] = []
+        trains = tensorflow_side.tapes_open[0] > 0
+        if images is not None and images.ndim > 1 and self.weights:
+            ids = samples.identify(images)
+            record("batch", train=trains, ids=ids)
+        depth[0] += 1
+        try:
+            output = call(self, *args, **kwargs)
+        finally:
+            depth[0] -= 1
+        scores = tensorflow_side.array_of(output) if ids and not trains else None
+        if scores is not None:
+            right = samples.right(ids, scores)
+            if right is not None:
+                record("right", count=right, of=len(ids))
+        return output
+
+    keras.layers.Layer.__call__ = watched
+
+
+def _watch_steps(record: Recorder) -> None:
+    apply, clip = BaseOptimizer.apply, BaseOptimizer._clip_gradients
+    pending: dict[str, Any] = {}
+
+    def numbers(values: Any) -> list[np.ndarray]:
+        return [np.asarray(getattr(each, "values", each)) for each in values if each is not None]
+
+    @functools.wraps(clip)
+    def watched_clip(self: Any, grads: Any) -> Any:
+        # Behind the reduction, whoever does it.
+        pending["grads"] = digest(numbers(grads))
+        return clip(self, grads)
+
+    @functools.wraps(apply)
+    def watched_apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        for each in runtime.before_step:
+            each()
+        variables = list(trainable_variables or self._trainable_variables)
+        before = [np.asarray(each) for each in variables]
+        rate = float(np.asarray(self.learning_rate))
+        result = apply(self, grads, trainable_variables)
+        elements = int(sum(each.size for each in before))
+        facts = {"lr": rate, "elements": elements, "before": digest(before)}
+        after = digest(np.asarray(each) for each in variables)
+        record("step", **facts, grads=pending.pop("grads", ""), after=after)
+        return result
+
+    BaseOptimizer.apply, BaseOptimizer._clip_gradients = watched_apply, watched_clip
+
+
+def _watch_fit(record: Recorder) -> None:
+    fit = keras.Model.fit
+
+    @functools.wraps(fit)
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        record("fit", steps_per_epoch=kwargs.get("steps_per_epoch"))
+        return fit(self, *args, **kwargs)
+
+    keras.Model.fit = watched

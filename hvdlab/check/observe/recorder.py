@@ -1,0 +1,98 @@
+"""The record of one rank: a line of JSON for each thing that happened."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class Recorder:
+    """Appends events to a file; each line is written at once and whole."""
+
+    def __init__(self, path: Path, rank: int, script: Path):
+        self.rank = rank
+        self.script = str(script)
+        self.folder = str(script.parent)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._quiet = threading.local()
+
+    def __call__(self, event: str, **facts: Any) -> None:
+        if not self.is_quiet():
+            line = json.dumps({"event": event, **facts}, default=str)
+            os.write(self._fd, line.encode() + b"\n")
+
+    def is_quiet(self) -> bool:
+        """Whether the observer itself is at work, whose doings don't count."""
+        return getattr(self._quiet, "on", False)
+
+    def __enter__(self) -> None:
+        self._quiet.on = True
+
+    def __exit__(self, *_: object) -> None:
+        self._quiet.on = False
+
+    def where(self) -> str:
+        """The line of the student's script that is being run, such as "my.py, line 12"."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code.co_filename == self.script:
+                return f"{Path(self.script).name}, line {frame.f_lineno}"
+            frame = frame.f_back
+        return ""
+
+    def from_script(self, depth: int = 2) -> bool:
+        """Whether the caller's caller belongs to the student's folder."""
+        return sys._getframe(depth).f_code.co_filename.startswith(self.folder)
+
+
+def digest(arrays: Iterable[Any]) -> str:
+    """The same text for the same numbers, bit by bit."""
+    found = hashlib.blake2b(digest_size=8)
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+class Samples:
+    """Recognizes the images of a data set in what a model gets, however they were scaled."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int | str] = {}
+        self._labels: dict[int | str, int] = {}
+
+    def learn(self, train: Any, train_labels: Any, test: Any, test_labels: Any) -> None:
+        """Remember the images of the training set, as 0, 1, ..., and of the test set, "t0", ..."""
+        for images, labels, name in ((train, train_labels, None), (test, test_labels, "t")):
+            for number, key in enumerate(_keys(np.asarray(images))):
+                label = number if name is None else f"{name}{number}"
+                self._known.setdefault(key, label)
+                self._labels[label] = int(labels[number])
+
+    def identify(self, batch: Any) -> list[int | str]:
+        """The number of each image, or a hash where it is none of the known ones."""
+        return [self._known.get(key, key) for key in _keys(np.asarray(batch))]
+
+    def right(self, ids: list[int | str], scores: Any) -> int | None:
+        """How many images got their own label; None where that can't be said."""
+        scores = np.asarray(scores)
+        labels = [self._labels.get(number) for number in ids]
+        if scores.ndim != 2 or len(scores) != len(ids) or None in labels:
+            return None
+        return int((scores.argmax(axis=1) == np.asarray(labels)).sum())
+
+
+def _keys(batch: np.ndarray) -> list[str]:
+    if not len(batch):
+        return []
+    rows = batch.reshape(len(batch), -1).astype(np.float32)
+    low, high = rows.min(axis=1, keepdims=True), rows.max(axis=1, keepdims=True)
+    rows = np.rint((rows - low) / np.maximum(high - low, 1e-12) * 255).astype(np.uint8)
+    return [hashlib.blake2b(row.tobytes(), digest_size=8).hexdigest() for row in rows]

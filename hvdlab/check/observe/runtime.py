@@ -1,0 +1,120 @@
+"""Watches hvdlite, the data sets, and what the machine says of itself."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..runtime_facts import CORES
+from .data_side import Slice
+from .recorder import Recorder
+
+SMALL = 64  # values in a collective that are written down
+
+# Called before every collective: each front end makes its rank's first weights its own.
+before_collective: list[Callable[[], None]] = []
+before_step: list[Callable[[], None]] = []  # the same, before the optimizer's
+
+
+def watch(record: Recorder) -> None:
+    """Watch the runtime: its start, and every collective of every front end.
+
+    A rank's local rank is told in reverse, since on one host it would be the same as the rank:
+    a script that takes one for the other shows.
+    """
+    import hvdlite.engine
+    from hvdlite import basics
+
+    init, local_rank = basics.init, basics.local_rank
+
+    @functools.wraps(init)
+    def watched_init(*args: Any, **kwargs: Any) -> None:
+        init(*args, **kwargs)
+        told = basics.local_rank()
+        for name in ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"):
+            if name in os.environ:
+                os.environ[name] = str(told)
+        facts = {"rank": basics.rank(), "size": basics.size(), "local_rank": told}
+        record("init", **facts, where=record.where())
+
+    @functools.wraps(local_rank)
+    def reversed_local_rank() -> int:
+        return basics.local_size() - 1 - local_rank()
+
+    basics.init, basics.local_rank = watched_init, reversed_local_rank
+    # Below all bindings, so that no spelling of a call is missed.
+    submit = hvdlite.engine.Engine.submit
+
+    def watched_submit(self: Any, request: Any, group: int = 0) -> Any:
+        for each in before_collective:
+            each()
+        what = request.descriptor
+        if what.kind in ("allreduce", "reducescatter"):
+            elements = int(sum(np.prod(shape) for shape in what.shapes))
+        else:
+            elements = sum(array.size for array in request.inputs)
+        facts = {"kind": what.kind, "name": what.name, "elements": elements, "op": what.op}
+        record("collective", **facts, values=_values(request, elements), where=record.where())
+        return submit(self, request, group)
+
+    hvdlite.engine.Engine.submit = watched_submit
+
+
+def _values(request: Any, elements: int) -> list[float]:
+    """The numbers that a small call sends; none for what is no number."""
+    try:
+        if request.descriptor.kind == "exchange":
+            import cloudpickle
+
+            data = request.item[0]
+            if not isinstance(data, bytes) or len(data) > 4096:
+                return []
+            return _flat(cloudpickle.loads(data))
+        if elements > SMALL:
+            return []
+        return [float(x) for array in request.inputs for x in np.asarray(array, np.float64)]
+    except Exception:
+        return []
+
+
+def _flat(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [x for each in value for x in _flat(each)]
+    return [float(value)] if isinstance(value, int | float | np.number) else []
+
+
+def watch_data(slices: Slice) -> None:
+    """Give the script a small slice of the data that it asks for."""
+    from hvdlab import data
+
+    def load(name: str, *_: Any, **__: Any) -> data.Dataset:
+        spec = data.catalog.data_set(name)
+        arrays = slices.arrays(name)
+        more = {"classes": spec.classes, "origin": "the check", "is_sample": True}
+        return data.Dataset(spec.name, spec.title, **arrays, **more)
+
+    data.load = load
+
+
+def watch_cores(record: Recorder) -> None:
+    """Tell the student's code, and nobody else, of a machine with CORES cores."""
+
+    def told(real: Callable, answer: Any) -> Callable:
+        @functools.wraps(real)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return answer() if record.from_script() else real(*args, **kwargs)
+
+        return function
+
+    os.cpu_count = told(os.cpu_count, lambda: CORES)
+    os.sched_getaffinity = told(os.sched_getaffinity, lambda: set(range(CORES)))
+    if hasattr(os, "process_cpu_count"):
+        os.process_cpu_count = told(os.process_cpu_count, lambda: CORES)
+    multiprocessing.cpu_count = told(multiprocessing.cpu_count, lambda: CORES)

@@ -1,0 +1,138 @@
+"""Watches TensorFlow 2: devices, threads, tapes. Functions run eagerly, so that it can be seen.
+
+What Keras does with it is watched in keras_side.py, sessions of TensorFlow 1 in session_side.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ..runtime_facts import GPUS
+from . import runtime
+from .recorder import Recorder, Samples
+
+tapes_open = [0]
+
+
+def watch(record: Recorder, samples: Samples) -> None:
+    """Start to watch; before the script has made anything."""
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    tf.config.run_functions_eagerly(True)
+    for config in (tf.config, tf.compat.v1.config):
+        _pretend_gpus(config, record)
+        _watch_threads(config, record)
+    _watch_tapes(record)
+    _own_first_weights(record)
+
+
+def array_of(value: Any) -> np.ndarray | None:
+    """The numbers of an eager tensor or an array; None for what has none yet."""
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, tf.Tensor) and hasattr(value, "numpy") and tf.executing_eagerly():
+        return value.numpy()
+    return None
+
+
+def _pretend_gpus(config: Any, record: Recorder) -> None:
+    gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in range(GPUS)]
+    visible = list(gpus)
+    list_devices, set_devices = config.list_physical_devices, config.set_visible_devices
+
+    def list_physical_devices(device_type: str | None = None) -> list[Any]:
+        if not record.from_script():
+            return list_devices(device_type)
+        rest = [] if device_type == "GPU" else list_devices(device_type)
+        return [*rest, *(gpus if device_type in (None, "GPU") else [])]
+
+    def set_visible_devices(devices: Any, device_type: str | None = None) -> None:
+        # A device is a tuple of its own.
+        given = [devices] if isinstance(devices, tf.config.PhysicalDevice) else devices or []
+        mine = [device for device in given if device in gpus]
+        if device_type == "GPU" or mine:
+            visible[:] = mine
+            chosen = [gpus.index(device) for device in mine]
+            record("gpu", how="visible", chosen=chosen, where=record.where())
+        else:
+            set_devices(devices, device_type)
+
+    config.list_physical_devices = list_physical_devices
+    config.set_visible_devices = set_visible_devices
+    config.get_visible_devices = lambda device_type=None: list(visible)
+    experimental = config.experimental
+    experimental.list_physical_devices = list_physical_devices
+    experimental.set_visible_devices = set_visible_devices
+    experimental.set_memory_growth = lambda *_: None
+
+
+def _watch_threads(config: Any, record: Recorder) -> None:
+    threads = [0]
+
+    def set_intra(count: int) -> None:
+        threads[0] = int(count)
+        record("threads", count=int(count), where=record.where())
+
+    config.threading.set_intra_op_parallelism_threads = set_intra
+    config.threading.get_intra_op_parallelism_threads = lambda: threads[0]
+    config.threading.set_inter_op_parallelism_threads = lambda _: None
+
+
+def _watch_tapes(record: Recorder) -> None:
+    """Whether a tape is open tells training from validation; its target is the loss."""
+    enter, leave = tf.GradientTape.__enter__, tf.GradientTape.__exit__
+    gradient = tf.GradientTape.gradient
+
+    @functools.wraps(enter)
+    def watched_enter(self: Any) -> Any:
+        tapes_open[0] += 1
+        return enter(self)
+
+    @functools.wraps(leave)
+    def watched_leave(self: Any, *args: Any) -> None:
+        tapes_open[0] -= 1
+        leave(self, *args)
+
+    @functools.wraps(gradient)
+    def watched_gradient(self: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = array_of(target) if not isinstance(target, list | tuple) else None
+        if loss is not None and loss.size == 1:
+            record("loss", value=float(loss))
+        return gradient(self, target, *args, **kwargs)
+
+    tf.GradientTape.__enter__, tf.GradientTape.__exit__ = watched_enter, watched_leave
+    tf.GradientTape.gradient = watched_gradient
+
+
+def _own_first_weights(record: Recorder) -> None:
+    """Rank 1 starts from weights of its own, as it would with another seed.
+
+    Equal seeds would hide that nothing was broadcast.
+    """
+    from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+    variables: list[weakref.ref] = []
+    init = ResourceVariable.__init__
+
+    @functools.wraps(init)
+    def watched(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        if self.trainable and self.dtype.is_floating and self.shape.rank:
+            variables.append(weakref.ref(self))
+
+    def shift() -> None:
+        if not tf.executing_eagerly():
+            return
+        for variable in [ref() for ref in variables]:
+            if variable is not None and record.rank:
+                variable.assign(variable * (1 + 0.1 * record.rank) + 0.01 * record.rank)
+        variables.clear()
+
+    ResourceVariable.__init__ = watched
+    runtime.before_collective.append(shift)
+    runtime.before_step.append(shift)

@@ -1,0 +1,199 @@
+"""Watches PyTorch: devices, threads, batches, losses and the optimizer's steps."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.overrides import TorchFunctionMode
+
+from ..runtime_facts import CORES, GPUS
+from . import runtime
+from .recorder import Recorder, Samples, digest
+
+
+def watch(record: Recorder, samples: Samples) -> None:
+    """Start to watch; before the script has made anything."""
+    torch.set_num_threads(1)
+    _pretend_gpus(record)
+    _watch_threads(record)
+    _watch_batches(record, samples)
+    _own_first_weights(record)
+    _watch_steps(record)
+
+
+# Devices
+
+
+class _GpusOnTheCpu(TorchFunctionMode):
+    """Takes every CUDA device for the CPU, and notes its number."""
+
+    def __init__(self, note: Any):
+        super().__init__()
+        self._note = note
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.Tensor.cuda:
+            self._note(args[1] if len(args) > 1 else kwargs.get("device"))
+            return args[0]
+        args = tuple(self._place(value) for value in args)
+        return func(*args, **{name: self._place(value) for name, value in kwargs.items()})
+
+    def _place(self, value: Any) -> Any:
+        is_name = isinstance(value, str) and value.startswith("cuda")
+        if is_name or (isinstance(value, torch.device) and value.type == "cuda"):
+            self._note(value)
+            return torch.device("cpu")
+        return value
+
+
+def _pretend_gpus(record: Recorder) -> None:
+    current = [0]
+    seen: set[tuple[str, int]] = set()
+
+    def number(device: Any) -> int:
+        if isinstance(device, int):
+            return device
+        index = None if device is None else torch.device(device).index
+        return current[0] if index is None else index
+
+    def note(device: Any, how: str = "used") -> None:
+        if (how, number(device)) not in seen:
+            seen.add((how, number(device)))
+            record("gpu", how=how, index=number(device), where=record.where())
+
+    def set_device(device: Any) -> None:
+        current[0] = number(device)
+        note(device, "set")
+
+    @contextlib.contextmanager
+    def chosen(device: Any):
+        before, current[0] = current[0], number(device)
+        yield
+        current[0] = before
+
+    cuda = torch.cuda
+    cuda.is_available, cuda.device_count = lambda: True, lambda: GPUS
+    cuda.current_device, cuda.set_device, cuda.device = lambda: current[0], set_device, chosen
+    cuda.synchronize = cuda.empty_cache = lambda *_: None
+    cuda.get_device_name = lambda *_: "a pretended GPU"
+    torch.backends.cuda.is_built = lambda: False
+    load = torch.load
+
+    @functools.wraps(load)
+    def load_on_cpu(*args: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        return load(*args, map_location="cpu", **kwargs)
+
+    torch.load = load_on_cpu
+    torch.Tensor.pin_memory = lambda self, *_: self
+    _GpusOnTheCpu(note).__enter__()
+
+
+def _watch_threads(record: Recorder) -> None:
+    threads = [CORES]
+
+    def set_num_threads(count: int) -> None:
+        threads[0] = int(count)
+        record("threads", count=int(count), where=record.where())
+
+    torch.set_num_threads, torch.get_num_threads = set_num_threads, lambda: threads[0]
+
+
+# What the model sees, and what comes of it
+
+
+def _watch_batches(record: Recorder, samples: Samples) -> None:
+    depth, ids = [0], [[]]
+
+    def images_of(args: Any) -> Any:
+        first = next((each for each in args if isinstance(each, torch.Tensor)), None)
+        return first if first is not None and first.ndim > 1 else None
+
+    def before(module: torch.nn.Module, args: Any) -> None:
+        depth[0] += 1
+        if depth[0] == 1 and next(module.parameters(), None) is not None:
+            images = images_of(args)
+            if images is not None and images.is_floating_point():
+                ids[0] = samples.identify(images.detach().numpy())
+                record("batch", train=torch.is_grad_enabled(), ids=ids[0])
+
+    def after(module: torch.nn.Module, args: Any, output: Any) -> None:
+        depth[0] -= 1
+        if depth[0] == 0 and not torch.is_grad_enabled() and isinstance(output, torch.Tensor):
+            right = samples.right(ids[0], output.detach().numpy())
+            if right is not None:
+                record("right", count=right, of=len(ids[0]))
+
+    torch.nn.modules.module.register_module_forward_pre_hook(before)
+    torch.nn.modules.module.register_module_forward_hook(after, always_call=True)
+    backward = torch.Tensor.backward
+
+    @functools.wraps(backward)
+    def watched(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        if self.numel() == 1:
+            record("loss", value=float(self.detach()))
+        backward(self, *args, **kwargs)
+
+    torch.Tensor.backward = watched
+
+
+def _own_first_weights(record: Recorder) -> None:
+    """Rank 1 starts from weights of its own, as it would with another seed.
+
+    Equal seeds would hide that nothing was broadcast.
+    """
+    modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+    init = torch.nn.Module.__init__
+
+    @functools.wraps(init)
+    def watched(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        modules.add(self)
+
+    def shift() -> None:
+        if record.rank == 0:
+            return
+        with torch.no_grad():
+            for param in [p for m in list(modules) for p in m.parameters(recurse=False)]:
+                if param.is_floating_point() and not getattr(param, "_is_shifted", False):
+                    param._is_shifted = True
+                    param.data.mul_(1 + 0.1 * record.rank).add_(0.01 * record.rank)
+
+    torch.nn.Module.__init__ = watched
+    runtime.before_collective.append(shift)
+    register_optimizer_step_pre_hook(lambda *_: shift())
+
+
+def _watch_steps(record: Recorder) -> None:
+    pending: dict[str, Any] = {}
+
+    def parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        return [p for group in optimizer.param_groups for p in group["params"]]
+
+    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        # Where a wrapper's step calls another one's, the innermost tells what is really used.
+        params = parameters(optimizer)
+        grads = [p.grad.detach().numpy() for p in params if p.grad is not None]
+        pending.update(
+            lr=max(float(group["lr"]) for group in optimizer.param_groups),
+            elements=sum(p.numel() for p in params),
+            grads=digest(grads),
+            before=digest(p.detach().numpy() for p in params),
+        )
+
+    def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if pending:
+            weights = digest(p.detach().numpy() for p in parameters(optimizer))
+            record("step", **pending, after=weights)
+            pending.clear()
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(after)

@@ -1,0 +1,256 @@
+"""Runs a student's script on two ranks, under observation and within limits."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from ..data.catalog import SETS
+from ..data.sample import load_sample
+
+RANKS = 2
+TRAIN, TEST = 256, 100  # images of the slice
+MEMORY_MB = 6144  # a rank's own memory
+FILE_MB = 512
+OUTPUT_MB = 2  # what a rank may print
+DISK_MB = 1024  # all that the script may write
+PROCESSES = 64
+STALL_S = 15  # waiting for a rank that doesn't come ends after it
+TIME_S = 120.0
+_KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
+         "TZ", "MPI4PY_LIBMPI", "HVDLITE_MPI")  # fmt: skip
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What was seen of a run: the events of each rank, what it printed, and which files it made.
+
+    `stopped` says which limit ended the run, and is empty where none did.
+    """
+
+    events: list[list[dict[str, Any]]]
+    printed: list[list[str]]
+    logged: list[list[str]]
+    files: list[list[str]]
+    reports: list[list[dict[str, Any]]] = field(default_factory=list)
+    stopped: str = ""
+
+    def to_json(self) -> str:
+        """All of it as text, for `from_json`."""
+        return json.dumps(vars(self), indent=None)
+
+    @classmethod
+    def from_json(cls, text: str) -> Recording:
+        """The recording that `to_json` wrote."""
+        return cls(**json.loads(text))
+
+
+def observe(script: Path, phases: list[list[str]], limit: float = TIME_S) -> Recording:
+    """Run the script on two ranks, once for each list of arguments, and tell what was seen.
+
+    "{home}" in an argument stands for a folder that each rank has for itself, so that it shows
+    which rank wrote what. The script works in a copy of its folder.
+
+    Args:
+        limit: seconds after which the run is ended.
+
+    Raises OSError if the script can't be read.
+    """
+    script = script.resolve(strict=True)
+    with tempfile.TemporaryDirectory(prefix="hvdlab-check-") as place:
+        folder = Path(place).resolve()
+        _write_data(folder / "data")
+        for rank in range(RANKS):
+            _copy(script, folder / f"rank-{rank}" / "work")
+            (folder / f"rank-{rank}" / "logs").mkdir()
+        for name in ("tmp", "home"):
+            (folder / name).mkdir()
+        plan = {"script": script.name, "folder": str(folder), "np": RANKS, "phases": phases}
+        (folder / "plan.json").write_text(json.dumps(plan))
+        before = [_files(folder / f"rank-{rank}") for rank in range(RANKS)]
+        stopped = _run(folder, limit)
+        return _read(folder, before, stopped)
+
+
+def _write_data(folder: Path) -> None:
+    """A slice of the real images that come with the package, the same on every machine."""
+    folder.mkdir()
+    for name, spec in SETS.items():
+        sample = load_sample(spec)
+        roles = ("train_images", "train_labels", "test_images", "test_labels")
+        parts = {role: sample[role][: TRAIN if "train" in role else TEST] for role in roles}
+        np.savez(folder / f"{name}.npz", **parts)
+
+
+def _copy(script: Path, target: Path) -> None:
+    """The script and the small files beside it."""
+    target.mkdir(parents=True)
+    shutil.copy(script, target / script.name)
+    for path in sorted(script.parent.glob("*.py"))[:100]:
+        if path != script and path.stat().st_size < 1 << 20:
+            shutil.copy(path, target / path.name)
+
+
+def _files(folder: Path) -> set[str]:
+    found = (path for path in folder.rglob("*") if path.is_file() or path.is_symlink())
+    return {str(path.relative_to(folder)) for path in found}
+
+
+def _environment(folder: Path, token: str) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    paths = [str(_ROOT), *kept.get("PYTHONPATH", "").split(os.pathsep)]
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(path for path in paths if path)),
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "tmp"),
+        "HVDLAB_CHECK": token,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(STALL_S),
+    }
+
+
+def _run(folder: Path, limit: float) -> str:
+    token = secrets.token_hex(16)
+    observer = [sys.executable, "-m", "hvdlab.check.observe", str(folder / "plan.json")]
+    confine = [sys.executable, "-m", "hvdlab.check.confine", str(folder), str(MEMORY_MB)]
+    launcher = [sys.executable, "-m", "hvdrun", "-np", str(RANKS)]
+    with open(folder / "launcher.txt", "wb") as output:
+        job = subprocess.Popen(
+            [*confine, str(FILE_MB), *launcher, *observer],
+            cwd=folder,
+            env=_environment(folder, token),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            return _watch(job, folder, limit, token)
+        finally:
+            _end(job, token)
+
+
+def _watch(job: subprocess.Popen, folder: Path, limit: float, token: str) -> str:
+    """Wait for the end of the job; which limit it hit, if any."""
+    deadline, looks = time.monotonic() + limit, 0
+    while job.poll() is None:
+        time.sleep(0.1)
+        looks += 1
+        if time.monotonic() > deadline:
+            return f"it was still running after {limit:g} s"
+        for rank in range(RANKS):
+            for name in ("stdout", "stderr"):
+                with contextlib.suppress(OSError):
+                    if (folder / f"rank-{rank}" / name).stat().st_size > OUTPUT_MB << 20:
+                        return f"rank {rank} printed more than {OUTPUT_MB} MB"
+        if looks % 5 == 0:
+            ranks = _family(token)
+            if len(ranks) > PROCESSES:
+                return f"it started more than {PROCESSES} processes"
+            for process in ranks:
+                with contextlib.suppress(psutil.Error):
+                    if process.memory_info().rss > MEMORY_MB << 20:
+                        return f"a rank filled more than {MEMORY_MB} MB of memory"
+            if sum(_size(path) for path in folder.rglob("*")) > DISK_MB << 20:
+                return f"it wrote more than {DISK_MB} MB"
+            if all(_is_finished(folder, rank) for rank in range(RANKS)):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    job.wait(10)
+                return ""
+    return ""
+
+
+def _size(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.lstat().st_blocks * 512
+    return 0
+
+
+def _is_finished(folder: Path, rank: int) -> bool:
+    with contextlib.suppress(OSError), open(folder / f"record-{rank}.jsonl", "rb") as record:
+        record.seek(max(0, record.seek(0, os.SEEK_END) - 100))
+        return b'"finished"' in record.read()
+    return False
+
+
+def _family(token: str) -> list[psutil.Process]:
+    """All processes that the job has started, also those that left its session."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get("HVDLAB_CHECK") == token:
+                found.append(process)
+    return found
+
+
+def _end(job: subprocess.Popen, token: str) -> None:
+    if job.poll() is None:
+        for process in _family(token):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+    alive = _family(token)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=5)
+
+
+def _read(folder: Path, before: list[set[str]], stopped: str) -> Recording:
+    events, printed, logged, files, reports = [], [], [], [], []
+    for rank in range(RANKS):
+        home = folder / f"rank-{rank}"
+        events.append(_json_lines(folder / f"record-{rank}.jsonl"))
+        printed.append(_lines(home / "stdout"))
+        logged.append(_lines(home / "stderr"))
+        files.append(sorted(_files(home) - before[rank] - {"stdout", "stderr"}))
+        reports.append(_json_lines(home / "logs" / "epochs.jsonl"))
+    if not stopped and not any(events):
+        stopped = "it could not be started: " + " / ".join(_lines(folder / "launcher.txt")[-5:])
+    return Recording(events, printed, logged, files, reports, stopped)
+
+
+def _lines(path: Path, most: int = 400) -> list[str]:
+    try:
+        with open(path, "rb") as stream:
+            text = stream.read(OUTPUT_MB << 20).decode(errors="replace")
+    except OSError:
+        return []
+    lines = [line[:500] for line in text.splitlines() if line.strip()]
+    return lines if len(lines) <= most else [*lines[: most // 2], *lines[-most // 2 :]]
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    found = []
+    with contextlib.suppress(OSError):
+        for line in path.read_text(errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                value = json.loads(line)
+                if isinstance(value, dict):
+                    found.append(value)
+    return found

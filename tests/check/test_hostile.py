@@ -1,0 +1,147 @@
+"""Scripts that loop, flood, fill, write elsewhere, hang or leave something behind."""
+
+import os
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hvdlab.check import endings, evidence
+from hvdlab.check.course import ALL
+from hvdlab.check.judge import judge
+from hvdlab.check.run import observe
+
+SCRIPT = ALL[3]
+START = "import horovod.torch as hvd\nhvd.init()\n"
+
+
+def left_behind():
+    """Processes of any check."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if "HVDLAB_CHECK" in process.environ():
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Observe a program given as text; nothing of it may be left."""
+
+    def observed(text, limit=60.0):
+        script = tmp_path / "hostile.py"
+        script.write_text(text)
+        recording = observe(script, [[]], limit)
+        assert left_behind() == []
+        return recording
+
+    return observed
+
+
+def ended(recording):
+    text, _ = endings.explain(SCRIPT, evidence.read(recording), recording)
+    assert "\n" not in text
+    return text
+
+
+def test_an_endless_loop_is_stopped(run):
+    assert "still running after 6 s" in ended(run("while True:\n    pass\n", limit=6))
+
+
+def test_a_flood_of_output_is_stopped(run):
+    recording = run("while True:\n    print('x' * 1000)\n")
+    assert "printed more than 2 MB" in ended(recording)
+
+
+def test_a_script_that_fills_memory_is_stopped(run):
+    text = ended(run("kept = []\nwhile True:\n    kept.append(bytearray(64 << 20))\n"))
+    assert "MemoryError" in text or "memory" in text
+
+
+def test_a_huge_file_is_stopped(run):
+    text = "with open('big', 'wb') as f:\n    while True:\n        f.write(bytes(1 << 22))\n"
+    assert "File too large" in ended(run(text))
+
+
+def test_nothing_is_changed_outside(run, tmp_path):
+    mine = tmp_path / "mine.txt"
+    mine.write_text("as it was")
+    text = (
+        "import os, subprocess, sys\n"
+        f"target = {str(mine)!r}\n"
+        "for act in (lambda: open(target, 'w'), lambda: os.remove(target),\n"
+        "            lambda: os.rename(target, target + '2')):\n"
+        "    try:\n        act()\n        print('changed it')\n"
+        "    except OSError as error:\n        print('refused')\n"
+        # A program of its own has no Python hooks; the kernel refuses.
+        "subprocess.run(['rm', '-f', target])\n"
+        "open('inside.txt', 'w').write('allowed')\n"
+    )
+    recording = run(text)
+    assert mine.read_text() == "as it was"
+    assert recording.printed == [["refused"] * 3] * 2
+    assert recording.files == [["work/inside.txt"]] * 2
+    verdict = judge(SCRIPT, "hostile.py", recording)
+    assert any(f"rank 1 tried to change {mine}" in line for line in verdict.outside)
+
+
+def test_the_network_is_out_of_reach(run):
+    text = "import socket\nsocket.create_connection(('192.0.2.1', 80), timeout=5)\n"
+    recording = run(text)
+    assert "the check has no network" in ended(recording)
+
+
+def test_the_instructors_variables_are_not_there(run, monkeypatch):
+    monkeypatch.setenv("SECRET_TOKEN", "of the instructor")
+    recording = run("import os\nprint(os.environ.get('SECRET_TOKEN'), os.environ['HOME'])\n")
+    assert recording.printed[0][0].startswith("None ")
+    assert recording.printed[0][0] != f"None {os.environ['HOME']}"
+
+
+def test_a_daemon_is_not_left(run):
+    text = (
+        "import os, time\n"
+        "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        time.sleep(600)\n"
+        "    os._exit(0)\n"
+    )
+    run(text)
+
+
+def test_a_deadlock_says_who_waits_where(run):
+    text = (
+        START + "import torch\nif hvd.rank() == 0:\n    hvd.allreduce(torch.ones(1), name='loss')\n"
+        "else:\n    hvd.broadcast(torch.ones(3), 0, name='weights')\n"
+    )
+    text = ended(run(text))
+    assert text.startswith("deadlock")
+    assert "rank 0 waited in allreduce 'loss' (hostile.py, line 5)" in text
+    assert "rank 1 waited in broadcast 'weights' (hostile.py, line 7)" in text
+
+
+def test_a_rank_that_leaves_frees_the_other(run):
+    text = START + "import torch\nif hvd.rank() == 0:\n    hvd.allreduce(torch.ones(1), name='x')\n"
+    start = time.monotonic()
+    text = ended(run(text))
+    assert "rank 0 waited in allreduce 'x'" in text and "rank 1 had come to the end" in text
+    assert time.monotonic() - start < 60  # the limit: it was not this that ended it
+
+
+def test_an_error_is_told_with_its_line(run):
+    assert ended(run("x = 1\n\n1 / 0\n")) == (
+        "rank 0 failed: ZeroDivisionError: division by zero (hostile.py, line 3)"
+    )
+
+
+def test_a_silent_exit_is_told(run):
+    assert "ended without a word" in ended(run("import os\nos._exit(0)\n"))
+
+
+def test_the_students_folder_is_only_copied(run, tmp_path):
+    (tmp_path / "helper.py").write_text("VALUE = 3\n")
+    recording = run("import helper\nprint(helper.VALUE)\nopen('helper.py', 'w').write('')\n")
+    assert recording.printed == [["3"], ["3"]]
+    assert Path(tmp_path, "helper.py").read_text() == "VALUE = 3\n"

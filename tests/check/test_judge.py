@@ -1,0 +1,70 @@
+"""The judge, on what real runs of real programs recorded, and the library of these programs.
+
+`python -m hvdlab.check.mistakes.table tests/check/recordings --only NAMES` records them anew.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from hvdlab.check.mistakes.table import Program, library, load
+from hvdlab.check.run import Recording
+
+RECORDINGS = Path(__file__).with_name("recordings")
+LIBRARY = {program.file: program for program in library()}
+RECORDED = sorted(path.name for path in RECORDINGS.glob("*.json.gz"))
+
+
+def test_there_are_recordings_of_every_script():
+    assert len(RECORDED) >= 12
+    recorded = [LIBRARY[name] for name in RECORDED]
+    assert len({program.script.name for program in recorded if not program.breaks}) == 6
+    assert len({step for program in recorded for step in program.breaks}) >= 9
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_verdict_on_a_recording(name):
+    recording, _ = load(RECORDINGS / name)
+    verdict = LIBRARY[name].judge(recording)
+    assert LIBRARY[name].is_as_expected(verdict), str(verdict)
+    for step in verdict.steps:
+        assert step.seen and (step.result == "done") == (step.points == step.of)
+        assert bool(step.why) == (step.result != "done")
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recording_cut_short_is_judged_too(name):
+    """A run that ends early, at any place: what was not seen is not done, and nothing fails."""
+    recording, _ = load(RECORDINGS / name)
+    for share in (0.0, 0.1, 0.3, 0.6, 0.9):
+        events = [each[: int(share * len(each))] for each in recording.events]
+        verdict = LIBRARY[name].judge(Recording(**{**vars(recording), "events": events}))
+        assert not verdict.done and verdict.points < verdict.of
+
+
+def test_evidence_is_about_ranks():
+    recording, _ = load(RECORDINGS / "mnist_torch-all-the-data.json.gz")
+    seen = LIBRARY["mnist_torch-all-the-data.json.gz"].judge(recording)["shard"].seen
+    assert "of 256 images rank 0 read 256" in seen
+    assert "rank 1 256, 256 of them also read by rank 0" in seen
+
+
+def test_the_library_is_large_and_is_python():
+    wrong = [program for program in LIBRARY.values() if program.breaks]
+    right = [program for program in LIBRARY.values() if not program.breaks]
+    assert len(wrong) >= 40 and len(right) >= 15
+    assert {step for program in wrong for step in program.breaks} == {
+        step.key for program in right for step in program.script.steps
+    }
+    for program in LIBRARY.values():
+        ast.parse(program.text)
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("program", LIBRARY.values(), ids=lambda program: program.file)
+def test_the_verdict_on_a_run(program: Program):
+    recording, _ = program.record()
+    verdict = program.judge(recording)
+    assert program.is_as_expected(verdict), str(verdict)
