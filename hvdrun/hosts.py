@@ -1,4 +1,4 @@
-"""Which hosts get how many ranks: -H, --hostfile, this machine's own names, hosts that answer.
+"""Which hosts get how many ranks: -H, --hostfile, this machine's own names.
 
 A name of this machine (localhost, 127.0.0.1, its short or full host name, any address of its own)
 never needs ssh, and several of them are one host with their slots added up.
@@ -7,10 +7,8 @@ never needs ssh, and several of them are one host with their slots added up.
 import os
 import re
 import socket
-import subprocess
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from hvdrun.errors import LaunchError
 from hvdrun.options import read_file
@@ -18,15 +16,6 @@ from hvdrun.slurm import allocated_hosts
 
 THIS_MACHINE = "localhost"
 Hosts = Sequence[tuple[str, int | None]]  # names, and how many ranks each may or shall have
-_SSH_ANSWERS = {  # what ssh writes, and what that means for the user
-    "Could not resolve": "its name is not known (is it spelt right?)",
-    "Host key verification failed": "its host key is not known here; run `ssh {host}` once",
-    "Permission denied": "it refused the key; `ssh {host}` must work without a password",
-    "Connection refused": "it did not answer (no ssh server on that port)",
-    "timed out": "it did not answer",
-    "No route": "it did not answer (no route to it)",
-    "unreachable": "it did not answer (network unreachable)",
-}
 
 
 def place(args: Namespace, np: int, environment: Mapping[str, str]) -> Hosts:
@@ -123,34 +112,3 @@ def ssh_options(args: Namespace) -> list[str]:
     """What ssh needs to know to reach the other hosts."""
     port = ["-p", str(args.ssh_port)] if args.ssh_port else []
     return [*port, "-i", args.ssh_identity_file] if args.ssh_identity_file else port
-
-
-def check_reachable(hosts: list[str], args: Namespace) -> None:
-    """Log in to all `hosts` at once, without a question; raise LaunchError naming those that fail.
-
-    horovodrun's option --start-timeout bounds the whole check.
-    """
-    seconds = args.start_timeout
-    ssh = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, int(seconds))}"]
-    ssh += ssh_options(args)
-
-    def problem(host: str) -> str | None:
-        words, pipe, null = [*ssh, host, "true"], subprocess.PIPE, subprocess.DEVNULL
-        try:
-            done = subprocess.run(words, stdin=null, stdout=null, stderr=pipe, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return f"{host}: it did not answer within {seconds:g} s"
-        text = done.stderr.decode(errors="replace").strip() or "it ended without a word"
-        last = f"ssh failed: {text.splitlines()[-1]}"
-        known = (meaning for words, meaning in _SSH_ANSWERS.items() if words in text)
-        return f"{host}: {next(known, last).format(host=host)}" if done.returncode else None
-
-    try:
-        with ThreadPoolExecutor(len(hosts)) as pool:
-            problems = list(filter(None, pool.map(problem, hosts)))
-    except FileNotFoundError:
-        raise LaunchError(
-            f"other hosts ({', '.join(hosts)}) need the program `ssh`, which is not installed"
-        ) from None
-    if problems:
-        raise LaunchError("can't start ranks on " + "; ".join(problems))

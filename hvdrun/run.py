@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from hvdrun.errors import LaunchError, say
-from hvdrun.hosts import THIS_MACHINE, check_reachable, place
+from hvdrun.hosts import THIS_MACHINE, place
 from hvdrun.job import Job
 from hvdrun.mpi import FOLDER_VARIABLES, command_line, find_mpi, job_environment
 from hvdrun.options import complete, count_of_ranks, settings_environment
 from hvdrun.ranks import RANK
+from hvdrun.remote import ask_hosts, common_networks
 from hvdrun.slurm import check_step
 
 
@@ -45,11 +46,15 @@ def run_command(
         check_command(command, environment)
     mpi = find_mpi(environment)
     if remote and "SLURM_JOB_ID" not in environment:  # Slurm starts ranks without ssh
-        check_reachable(remote, args)
+        hosts = ask_hosts(remote, args, environment, command, _script(command), mpi.path)
+        told = args.nics or "btl_tcp_if_" in args.mpi_args + " ".join(environment)
+        if not told and (networks := common_networks(hosts, [name for name, _ in placed])):
+            environment["OMPI_MCA_btl_tcp_if_include"] = networks
     environment = job_environment(mpi, args, environment, here=not remote)
     line = command_line(mpi, np, args, placed if remote else [], environment)
     if args.verbose:
         say(f"MPI: {mpi.family.name}, version {mpi.version}")
+        say("networks: " + environment.get("OMPI_MCA_btl_tcp_if_include", "as MPI finds them"))
         say("ranks: " + ", ".join(f"{slots} on {name}" for name, slots in placed))
         if "OMPI_ALLOW_RUN_AS_ROOT" in environment:
             say("running as root, so OMPI_ALLOW_RUN_AS_ROOT=1 is set for Open MPI")
@@ -79,15 +84,18 @@ def check_command(command: list[str], environment: Mapping[str, str]) -> None:
         elif program in ("python", "python3"):
             reason = f"there is no {program} on PATH; this installation's is {sys.executable}"
         raise LaunchError(reason)
-    script = _script(command[1:]) if os.path.basename(program).startswith("python") else None
+    script = _script(command)
     if script is not None and not os.path.exists(script):
         raise LaunchError(f"there is no script {script} (looked in {os.getcwd()})")
 
 
-def _script(words: list[str]) -> str | None:
-    """The file in `python -u FILE ...`; None for -c, -m and standard input."""
+def _script(command: list[str]) -> str | None:
+    """The file in `python -u FILE ...`; None for -c, -m, standard input and other programs."""
+    if not os.path.basename(command[0]).startswith("python"):
+        return None
+    short, long = "bBdEhiIOPqsSuvVxc:m:W:X:", ["check-hash-based-pycs="]
     try:
-        given, rest = getopt.getopt(words, "bBdEhiIOPqsSuvVxc:m:W:X:", ["check-hash-based-pycs="])
+        given, rest = getopt.getopt(command[1:], short, long)
     except getopt.GetoptError:
         return None  # what stands behind -c and -m, or what Python will complain about
     program = {"-c", "-m"} & dict(given).keys() or rest[:1] in ([], ["-"])

@@ -20,6 +20,7 @@ NAV = [
     {"The labs": "labs/README.md"},
     {"For instructors": "docs/instructor.md"},
     {"Slurm": "docs/slurm.md"},
+    {"Several hosts": "docs/hosts.md"},
     {"Other schedulers": "slurm/other_schedulers.md"},
     {"Architecture": "docs/architecture.md"},
     {"Compatibility": "docs/compatibility.md"},

@@ -35,6 +35,7 @@ class Launcher:
     def __init__(self, folder: Path) -> None:
         self.mark = uuid.uuid4().hex
         self.folder = folder
+        self.command = LAUNCHER
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "OMPI_"))},
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -50,7 +51,7 @@ class Launcher:
             "stderr": subprocess.PIPE,
         } | more
         environment = self.environment | (env or {})
-        return subprocess.Popen([*LAUNCHER, *map(str, words)], env=environment, **more)
+        return subprocess.Popen([*self.command, *map(str, words)], env=environment, **more)
 
     def __call__(self, *words: object, timeout: float = 60, **more: object):
         """Run to the end; the result has its output as text (`out`, `err`) and as bytes."""

@@ -129,7 +129,7 @@ def test_what_ssh_says_is_explained(horovodrun, one_line, tmp_path, text, says):
     words = ["-np", 2, "-H", "n1.invalid:2", "-p", 2222, "-i", "key", "true"]
     assert says in one_line(horovodrun(*words, env={"PATH": path}))
     asked = (tmp_path / "asked").read_text()
-    assert "BatchMode=yes" in asked and "-p 2222 -i key n1.invalid true" in asked
+    assert "BatchMode=yes" in asked and "-p 2222 -i key n1.invalid /bin/sh -s" in asked
 
 
 def test_more_ranks_than_cores(horovodrun):

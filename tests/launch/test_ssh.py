@@ -1,0 +1,215 @@
+"""Two hosts, each with its own network card, name and memory, that know each other by ssh."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hvdrun.remote import Host, common_networks
+from tools.hosts import Hosts
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+# Every rank says where it is, and how the bytes of an allreduce went.
+WHERE = """
+import os, sys
+import numpy as np
+import hvdlite as hvd
+from hvdlite import basics, calls
+
+hvd.init()
+array = np.full(100_000, hvd.rank() + 1.0)
+calls.allreduce([array], [array], op=1).wait()
+cards = os.environ.get("OMPI_MCA_btl_tcp_if_include")
+sys.stdout.write(
+    f"{hvd.rank()} of {hvd.size()}, {hvd.local_rank()} of {hvd.local_size()}, "
+    f"{hvd.cross_rank()} of {hvd.cross_size()} on {os.uname().nodename}, "
+    f"{basics.engine().channels[0].collectives.name}: {array.min():g} {array.max():g}, {cards}\\n"
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    if os.geteuid() or not all(map(shutil.which, ("ip", "nsenter", "ssh-keygen", "sshd"))):
+        pytest.skip("needs root, iproute2, openssh-server and openssh-client")
+    with Hosts(("a", "b")) as both:
+        yield both
+        for name in both.names:  # neither a daemon of MPI nor a file of its own is left
+            running = both.run(name, "sh", "-c", "cat /proc/[0-9]*/comm").split()
+            assert set(running) <= {"cat", "sh", "sshd"}
+            assert both.run(name, "ls", "/dev/shm") == ""
+
+
+@pytest.fixture
+def on_a(hosts, horovodrun):
+    """`horovodrun` on host a."""
+    horovodrun.command = [*hosts.enter("a"), *horovodrun.command]
+    return horovodrun
+
+
+def lines(result) -> list[str]:
+    assert result.returncode == 0, result.err
+    return sorted(line.partition(">:")[2] for line in result.out.splitlines())
+
+
+NETWORK = "10.77.0.0/24"
+
+
+def test_ranks_of_two_hosts_add_up(on_a):
+    """Not docker0, which both have; and in two levels, as each host has several ranks."""
+    result = on_a.python(4, WHERE, "-H", "a:2,b:2")
+    assert lines(result) == [
+        f"0 of 4, 0 of 2, 0 of 2 on a, hierarchical: 10 10, {NETWORK}",
+        f"1 of 4, 1 of 2, 0 of 2 on a, hierarchical: 10 10, {NETWORK}",
+        f"2 of 4, 0 of 2, 1 of 2 on b, hierarchical: 10 10, {NETWORK}",
+        f"3 of 4, 1 of 2, 1 of 2 on b, hierarchical: 10 10, {NETWORK}",
+    ]
+
+
+def test_a_host_file_with_uneven_hosts(on_a, tmp_path):
+    (tmp_path / "hosts").write_text("b slots=2\na slots=1\n")
+    result = on_a.python(3, WHERE, "--hostfile", tmp_path / "hosts", "--network-interface", "eth0")
+    assert lines(result) == [
+        "0 of 3, 0 of 2, 0 of 2 on b, hierarchical: 6 6, eth0",
+        "1 of 3, 1 of 2, 0 of 1 on b, hierarchical: 6 6, eth0",
+        "2 of 3, 0 of 1, 1 of 2 on a, hierarchical: 6 6, eth0",
+    ]
+
+
+def test_a_rank_that_fails_on_the_other_host_ends_the_job(on_a):
+    program = "import os, time; os.uname().nodename == 'b' and os._exit(7); time.sleep(100)"
+    result = on_a.python(2, program, "-H", "a:1,b:1")
+    assert result.returncode == 7
+    assert "rank 1 exited with code 7; the other ranks were stopped." in result.err
+
+
+@pytest.fixture
+def one_line_about(on_a, one_line):
+    def check(host: str, *words: object) -> str:
+        line = one_line(on_a("-np", 2, "-H", f"a:1,{host}:1", *words))
+        assert line.startswith(f"horovodrun: can't start ranks on {host}: ")
+        return line
+
+    return check
+
+
+def test_a_host_that_can_not_be_reached_is_named(hosts, one_line_about):
+    assert "its name is not known" in one_line_about("nowhere", "true")
+    assert "it did not answer (no route to it)" in one_line_about("10.77.0.9", "true")
+    # Nobody answers for an address behind a host that forwards nothing.
+    hosts.run("a", "ip", "route", "add", "10.78.0.0/16", "via", hosts.addresses["b"])
+    assert "it did not answer" in one_line_about("10.78.0.1", "--start-timeout", 2, "true")
+    assert "no ssh server on that port" in one_line_about("b", "-p", 23, "true")
+
+
+def test_keys_that_do_not_fit_are_told_apart(hosts, one_line_about):
+    for host, name, says in [
+        ("b", "authorized_keys", "it refused the key; `ssh b` must work without a password"),
+        ("a", "known_hosts", "its host key is not known here; run `ssh b` once"),
+    ]:
+        path = f"/etc/ssh/{name}"
+        hosts.run(host, "mv", path, f"{path}.away")
+        try:
+            assert says in one_line_about("b", "true")
+        finally:
+            hosts.run(host, "mv", f"{path}.away", path)
+
+
+def test_two_names_of_one_host_are_told(hosts, one_line_about):
+    """They would be two hosts, whose ranks share GPUs without knowing."""
+    line = one_line_about("b", "-H", f"b:1,{hosts.addresses['b']}:1", "true")
+    assert "b: it is 10.77.0.2, too" in line
+
+
+def test_what_the_other_host_lacks_is_named(hosts, one_line_about, tmp_path):
+    """Before MPI starts, as MPI would answer with a page of its own."""
+    only_here = tmp_path / "here"
+    only_here.mkdir()
+    hosts.run("a", "mount", "-t", "tmpfs", "tmpfs", str(only_here))
+    script = only_here / "train.py"
+    hosts.run("a", "cp", "/bin/true", str(only_here / "program"))
+    hosts.run("a", "touch", str(script))
+    line = one_line_about("b", only_here / "program")
+    assert f"there is no program {only_here}/program" in line
+    line = one_line_about("b", sys.executable, script)
+    assert f"there is no script {script}" in line
+
+
+def test_another_python_on_the_other_host_is_named(hosts, one_line_about, tmp_path):
+    """By what it says of itself, the version of Python or that hvdlite is missing."""
+    other = tmp_path / "python"
+    other.write_text(
+        '#!/bin/sh\n[ "$(hostname)" = a ] || set -- -c "raise ImportError(9)"\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    other.chmod(0o755)
+    line = one_line_about("b", other, "-c", "pass")
+    assert "says 'ImportError: 9', and here 'Python 3." in line
+
+
+def test_hosts_end_with_the_program_that_made_them(hosts):
+    """However it ends; here it is killed."""
+    program = """
+import os, time
+from tools.hosts import Hosts
+with Hosts(("c", "d")) as hosts:
+    print(*(int(hosts.enter(name)[2]) for name in ("switch", "c", "d")), flush=True)
+    time.sleep(100)
+"""
+    maker = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+    )
+    inside = [psutil.Process(int(pid)) for pid in maker.stdout.readline().split()]
+    assert len(inside) == 3
+    maker.kill()
+    maker.communicate()
+    assert not psutil.wait_procs(inside, timeout=30)[1]
+
+
+def answer(*cards: str, ssh: str = "") -> Host:
+    return Host(ssh, " ".join(["127.0.0.1/255.0.0.0", *cards]))
+
+
+BRIDGE = "172.17.0.1/255.255.0.0"
+
+
+@pytest.mark.parametrize(
+    "a, b, networks",
+    [
+        # nothing to choose from
+        (answer("10.0.0.1/24"), answer("10.0.0.2/24"), ""),
+        (answer(), answer(), ""),
+        (answer("10.0.0.1/24", BRIDGE), answer("10.0.0.2/24", BRIDGE), "10.0.0.0/24"),
+        (answer("10.0.0.1/24", BRIDGE), answer("10.0.0.2/24"), "10.0.0.0/24"),
+        # a network of one host only, and two networks for all
+        (
+            answer("10.0.0.1/24", "10.0.1.1/24", "192.168.5.1/24"),
+            answer("10.0.0.2/24", "10.0.1.2/24"),
+            "10.0.0.0/24,10.0.1.0/24",
+        ),
+        # different networks, or none at all, as at some providers: where ssh has come through
+        (
+            answer("10.0.0.1/24", BRIDGE),
+            answer("10.0.7.2/24", BRIDGE, ssh="10.0.0.1 4000 10.0.7.2 22"),
+            "10.0.0.0/21",
+        ),
+        (
+            answer("10.0.0.1/32", BRIDGE),
+            answer("10.0.0.6/32", BRIDGE, ssh="10.0.0.1 4000 10.0.0.6 22"),
+            "10.0.0.0/29",
+        ),
+        # too far apart to tell
+        (
+            answer("10.0.0.1/24", BRIDGE),
+            answer("192.168.0.1/24", BRIDGE, ssh="10.0.0.1 4000 192.168.0.1 22"),
+            "",
+        ),
+        (answer("10.0.0.1/24", BRIDGE), answer("10.0.7.2/24", BRIDGE, ssh="fd::1 4 fd::2 2"), ""),
+    ],
+)
+def test_the_networks_that_all_hosts_have_in_common(a, b, networks):
+    assert common_networks({"localhost": a, "b": b}, ["localhost", "b"]) == networks
