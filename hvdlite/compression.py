@@ -1,5 +1,6 @@
 """Gradient compression: send fewer bits than the gradient has."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -46,6 +47,15 @@ class CastCompressor(Compressor):
     @classmethod
     def decompress(cls, tensor: Any, ctx: Any) -> Any:
         return cls.cast(tensor, ctx)
+
+
+def compressed(
+    function: Callable[[list[Any]], Sequence[Any]], tensors: Sequence[Any], compression: Any
+) -> list[Any]:
+    """What `function` makes of the tensors, on the way there and back compressed."""
+    check_compression(compression)
+    small, contexts = zip(*map(compression.compress, tensors), strict=True)
+    return list(map(compression.decompress, function(list(small)), contexts))
 
 
 def check_compression(compression: Any) -> None:

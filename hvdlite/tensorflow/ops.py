@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from hvdlite import basics, calls
 from hvdlite.basics import process_set_number
-from hvdlite.compression import check_compression
+from hvdlite.compression import compressed
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM
 from hvdlite.tensorflow.compression import Compression
@@ -47,18 +47,6 @@ def _differentiable(
 
     results = operation(*tensors)
     return list(results) if isinstance(results, list | tuple) else [results]
-
-
-def _compressed(
-    function: Callable[[list], list], tensors: Sequence[Any], compression: Any
-) -> list[tf.Tensor]:
-    check_compression(compression)
-    small = [compression.compress(tensor) for tensor in _tensors(tensors)]
-    results = function([tensor for tensor, _ in small])
-    return [
-        compression.decompress(result, context)
-        for result, (_, context) in zip(results, small, strict=True)
-    ]
 
 
 # Allreduce
@@ -131,7 +119,7 @@ def grouped_allreduce(
         options = {"name": name, "op": op, "process_set": process_set}
         options |= {"prescale": prescale_factor, "postscale": postscale_factor}
         function = functools.partial(_allreduce, **options)
-        reduced = _compressed(function, list(dense.values()), compression)
+        reduced = compressed(function, _tensors(dense.values()), compression)
         results.update(zip(dense, reduced, strict=True))
     return [results[i] for i in range(len(results))]
 
@@ -277,9 +265,8 @@ def grouped_reducescatter(
             [g * tf.cast(factor, g.dtype) for g in grads], None, False, process_set
         )
 
-    return _compressed(
-        lambda small: _differentiable(small, forward, backward), tensors, compression
-    )
+    function = functools.partial(_differentiable, forward=forward, backward=backward)
+    return compressed(function, _tensors(tensors), compression)
 
 
 reducescatter = calls.single(grouped_reducescatter, "reducescatter")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hvdlite.calls import operation, single
-from hvdlite.compression import check_compression
+from hvdlite.compression import compressed
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.torch import ops
 from hvdlite.torch.compression import Compression, Compressor
@@ -97,16 +97,6 @@ class _Reducescatter(torch.autograd.Function):
         return (None, None, *_Allgather.apply(options["process_set"], None, *gradients))
 
 
-def _compressed(function, tensors, name, compression, options) -> list[torch.Tensor]:
-    check_compression(compression)
-    small = [compression.compress(tensor) for tensor in tensors]
-    reduced = function.apply(options, name, *[tensor for tensor, _ in small])
-    return [
-        compression.decompress(tensor, context)
-        for tensor, (_, context) in zip(reduced, small, strict=True)
-    ]
-
-
 def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -120,7 +110,7 @@ def grouped_allreduce(
     """Reduce tensors over all ranks into new ones; see `grouped_allreduce_async_`."""
     scales = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
     options = {"op": operation(average, op), "process_set": process_set, **scales}
-    return _compressed(_Allreduce, tensors, name, compression, options)
+    return compressed(lambda x: _Allreduce.apply(options, name, *x), tensors, compression)
 
 
 def grouped_allgather(
@@ -174,7 +164,7 @@ def grouped_reducescatter(
     """`reducescatter` for several tensors at once. Differentiable."""
     scales = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
     options = {"op": op, "process_set": process_set, **scales}
-    return _compressed(_Reducescatter, tensors, name, compression, options)
+    return compressed(lambda x: _Reducescatter.apply(options, name, *x), tensors, compression)
 
 
 reducescatter = single(grouped_reducescatter, "reducescatter")
