@@ -95,6 +95,8 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def _kind(call: dict[str, Any], steps: list[Any]) -> str:
     name = call["name"]
+    if "optimizer_state" in name:
+        return "broadcast"
     if call["kind"] == "exchange" and "broadcast_object" in name or ".data" in name:
         return "object"
     if call["kind"] == "broadcast":
