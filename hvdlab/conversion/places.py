@@ -39,7 +39,7 @@ PLACES: dict[str, dict[str, Place]] = {
         "6": _lines("train_sampler =", "test_loader ="),
         "6-epochs": _before("start = time.perf_counter()"),
         "7": _lines("report(args, record)", "save_checkpoint(checkpoint"),
-        "8": _lines("if args.resume and", '(args.log_dir / "epochs.jsonl").unlink'),
+        "8": _lines("if args.resume and", "keep_epochs(args.log_dir"),
         "9": _before("record = {"),
         "10": _before("for share in"),
         "11": _lines("if args.threads:", "torch.set_num_threads("),
