@@ -13,7 +13,7 @@ from tqdm.auto import tqdm  # noqa: E402
 
 
 def bar(total: float | None, title: str, unit: str = "B", **options: object) -> tqdm:
-    """Open a progress bar on stderr.
+    """Open a progress bar on stderr, in a notebook on stdout.
 
     Args:
         total: what 100 % is, in `unit`; None where it is not known.
@@ -34,6 +34,6 @@ def bar(total: float | None, title: str, unit: str = "B", **options: object) -> 
         # Not tqdm's own measure: a terminal that says it has 0 lines would show nothing.
         ncols=None if in_notebook else size.columns,
         nrows=size.lines,
-        file=sys.stderr,
+        file=sys.stdout if in_notebook else sys.stderr,  # stderr is pink in JupyterLab
         **options,
     )
