@@ -242,6 +242,9 @@ def _resume(ranks: list[Rank], recording: Recording) -> Finding:
     )
     if counts != [1] * RANKS:
         return WRONG, told
+    told_by_0 = [call for call in phases[1].calls if not call["steps"]]
+    if not any(call["kind"] in ("broadcast", "exchange", "allgather") for call in told_by_0):
+        return OPEN, f"{told}; rank 1 asked nobody where to go on"
     if last not in (begun[0], second):
         return WRONG, f"{told}; rank 0 did not go on with the weights that it had saved"
     return DONE, told

@@ -1,8 +1,6 @@
 """Scripts that loop, flood, fill, write elsewhere, hang or leave something behind."""
 
-import os
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -67,51 +65,48 @@ def test_a_huge_file_is_stopped(run):
     assert "File too large" in ended(run(text))
 
 
-def test_nothing_is_changed_outside(run, tmp_path):
+def test_what_is_not_the_scripts_own_is_out_of_reach(run, tmp_path, monkeypatch):
+    """Files elsewhere, the network, the instructor's variables; its own folder is a copy."""
+    monkeypatch.setenv("SECRET_TOKEN", "of the instructor")
     mine = tmp_path / "mine.txt"
     mine.write_text("as it was")
+    (tmp_path / "helper.py").write_text("VALUE = 3\n")
     text = (
-        "import os, subprocess, sys\n"
+        "import os, socket, subprocess, helper\n"
         f"target = {str(mine)!r}\n"
         "for act in (lambda: open(target, 'w'), lambda: os.remove(target),\n"
-        "            lambda: os.rename(target, target + '2')):\n"
-        "    try:\n        act()\n        print('changed it')\n"
+        "            lambda: os.rename(target, target + '2'),\n"
+        "            lambda: socket.create_connection(('192.0.2.1', 80), timeout=5)):\n"
+        "    try:\n        act()\n        print('did it')\n"
         "    except OSError as error:\n        print('refused')\n"
         # A program of its own has no Python hooks; the kernel refuses.
         "subprocess.run(['rm', '-f', target])\n"
+        "open('helper.py', 'w').write('')\n"
         "open('inside.txt', 'w').write('allowed')\n"
+        "print(helper.VALUE, os.environ.get('SECRET_TOKEN'))\n"
     )
     recording = run(text)
     assert mine.read_text() == "as it was"
-    assert recording.printed == [["refused"] * 3] * 2
+    assert (tmp_path / "helper.py").read_text() == "VALUE = 3\n"
+    assert recording.printed == [["refused"] * 4 + ["3 None"]] * 2
     assert recording.files == [["work/inside.txt"]] * 2
     verdict = judge(SCRIPT, "hostile.py", recording)
     assert any(f"rank 1 tried to change {mine}" in line for line in verdict.outside)
+    assert any("rank 0 tried to reach 192.0.2.1" in line for line in verdict.outside)
 
 
-def test_the_network_is_out_of_reach(run):
-    text = "import socket\nsocket.create_connection(('192.0.2.1', 80), timeout=5)\n"
-    recording = run(text)
-    assert "the check has no network" in ended(recording)
-
-
-def test_the_instructors_variables_are_not_there(run, monkeypatch):
-    monkeypatch.setenv("SECRET_TOKEN", "of the instructor")
-    recording = run("import os\nprint(os.environ.get('SECRET_TOKEN'), os.environ['HOME'])\n")
-    assert recording.printed[0][0].startswith("None ")
-    assert recording.printed[0][0] != f"None {os.environ['HOME']}"
-
-
-def test_a_daemon_is_not_left(run):
+def test_a_daemon_is_not_left_and_a_silent_exit_is_told(run):
     text = (
         "import os, time\n"
         "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        time.sleep(600)\n"
         "    os._exit(0)\n"
+        "os._exit(0)\n"
     )
-    run(text)
+    assert "ended without a word" in ended(run(text))
 
 
-def test_a_deadlock_says_who_waits_where(run):
+def test_a_deadlock_says_who_waits_where(run, monkeypatch):
+    monkeypatch.setattr("hvdlab.check.run.STALL_S", 3)
     text = (
         START + "import torch\nif hvd.rank() == 0:\n    hvd.allreduce(torch.ones(1), name='loss')\n"
         "else:\n    hvd.broadcast(torch.ones(3), 0, name='weights')\n"
@@ -134,14 +129,3 @@ def test_an_error_is_told_with_its_line(run):
     assert ended(run("x = 1\n\n1 / 0\n")) == (
         "rank 0 failed: ZeroDivisionError: division by zero (hostile.py, line 3)"
     )
-
-
-def test_a_silent_exit_is_told(run):
-    assert "ended without a word" in ended(run("import os\nos._exit(0)\n"))
-
-
-def test_the_students_folder_is_only_copied(run, tmp_path):
-    (tmp_path / "helper.py").write_text("VALUE = 3\n")
-    recording = run("import helper\nprint(helper.VALUE)\nopen('helper.py', 'w').write('')\n")
-    assert recording.printed == [["3"], ["3"]]
-    assert Path(tmp_path, "helper.py").read_text() == "VALUE = 3\n"

@@ -121,7 +121,8 @@ def _forget() -> None:
     if "tensorflow" in sys.modules:
         sys.modules["tensorflow"].compat.v1.reset_default_graph()
     if "keras" in sys.modules:
-        sys.modules["keras"].backend.clear_session()
+        with contextlib.suppress(Exception):
+            sys.modules["keras"].backend.clear_session()
     gc.collect()
 
 

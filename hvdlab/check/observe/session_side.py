@@ -127,10 +127,14 @@ def _watch_runs(record: Recorder, samples: Samples) -> None:
 
     @functools.wraps(run)
     def watched(
-        self: Any, fetches: Any, feed_dict: Any = None, options: Any = None, metadata: Any = None
+        self: Any,
+        fetches: Any,
+        feed_dict: Any = None,
+        options: Any = None,
+        run_metadata: Any = None,
     ) -> Any:
         if record.is_quiet():
-            return run(self, fetches, feed_dict, options, metadata)
+            return run(self, fetches, feed_dict, options, run_metadata)
         special = graphs.special(self.graph, fetches)
         train = [op for op in special if _applies(op)]
         if special:
@@ -140,15 +144,15 @@ def _watch_runs(record: Recorder, samples: Samples) -> None:
         if not train:
             if not sources:
                 note_images(fed, False)
-                return run(self, fetches, feed_dict, options, metadata)
-            result, data = run(self, [fetches, sources], feed_dict, options, metadata)
+                return run(self, fetches, feed_dict, options, run_metadata)
+            result, data = run(self, [fetches, sources], feed_dict, options, run_metadata)
             note_images(data, False)
             return result
         rates = [_argument(op, "lr", "alpha") for op in train]
         grads = [_argument(op, "grad", "delta") for op in train]
         extra = [[x for x in rates if x is not None], [x for x in grads if x is not None], sources]
         before = read(self)
-        result, (rates, grads, data) = run(self, [fetches, extra], feed_dict, options, metadata)
+        result, (rates, grads, data) = run(self, [fetches, extra], feed_dict, options, run_metadata)
         note_images([*fed, *data], True)
         for value in _flat(result):
             if isinstance(value, np.floating):
