@@ -233,7 +233,7 @@ speaks = True
 speaks = hvd.rank() == 0
 ### END SOLUTION
 if speaks:
-    callbacks.append(Report(EpochLog(args.log_dir, go_on=args.resume, **facts)))
+    callbacks.append(Report(EpochLog(args.log_dir, done=first_epoch, **facts)))
     if args.log_dir:
         callbacks.append(SaveCheckpoint(args.log_dir))
 
@@ -445,5 +445,5 @@ prediction.reveal(conversion.speed_up(result))
 #
 # 1. Convert `scripts/mnist_keras.py` in the editor, without places to fill in, and let `hvdlab check 05` judge it.
 # 2. Add a `keras.callbacks.EarlyStopping` to your script. On which ranks must it be? What would happen without step 9?
-# 3. `hvdlab sabotage work/my_keras.py` puts one mistake into a copy of your script, without saying which. Find it.
+# 3. `!hvdlab sabotage {script.solution} --out work/sabotaged.py` puts one mistake into a copy of a working script, without saying which. Find it, from what `hvdlab check` and the curves show; `--reveal` tells it.
 # 4. The log of your script (`--log-dir`) still says `"processes": 1`, and the learning rate of one process. Find the place, and put it right.
