@@ -15,20 +15,8 @@ import mkdocs.exceptions
 ROOT = Path(__file__).resolve().parent.parent
 # What the pages link to, each where it stands in the repository, so that all links stay right.
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "docs", "slurm"]
-NAV = [
-    {"Start": "README.md"},
-    {"The labs": "labs/README.md"},
-    {"For instructors": "docs/instructor.md"},
-    {"Slurm": "docs/slurm.md"},
-    {"Several hosts": "docs/hosts.md"},
-    {"Other schedulers": "slurm/other_schedulers.md"},
-    {"Architecture": "docs/architecture.md"},
-    {"Compatibility": "docs/compatibility.md"},
-    {"Performance": "docs/performance.md"},
-    {"Style of the labs": "docs/style.md"},
-    {"Contributing": "CONTRIBUTING.md"},
-    {"Changelog": "CHANGELOG.md"},
-]
+FIRST = ["README.md", "labs/README.md", "docs/instructor.md", "docs/slurm.md"]
+LAST = ["slurm/other_schedulers.md", "docs/style.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 CHECKS = dict.fromkeys(("not_found", "anchors", "absolute_links", "unrecognized_links"), "warn")
 
 
@@ -44,6 +32,7 @@ def build(site: Path) -> None:
             target = source / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
+        others = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md"))
         empty = Path(folder, "mkdocs.yml")
         empty.write_text("site_name: hvdlite\n")
         config = mkdocs.config.load_config(
@@ -52,7 +41,7 @@ def build(site: Path) -> None:
             site_dir=str(site.resolve()),
             strict=True,
             use_directory_urls=False,  # so that it can be read without a server
-            nav=NAV,
+            nav=[*FIRST, *(page for page in others if page not in FIRST + LAST), *LAST],
             plugins=[],  # no search: it needs a server
             theme={"name": "mkdocs", "highlightjs": False, "locale": "en"},
             validation={"nav": {"omitted_files": "warn"}, "links": CHECKS},

@@ -214,7 +214,7 @@ log_folder = args.log_dir
 ### BEGIN SOLUTION
 log_folder = args.log_dir if hvd.rank() == 0 else None
 ### END SOLUTION
-log = EpochLog(log_folder, go_on=args.resume, **facts)
+log = EpochLog(log_folder, done=first_epoch, **facts)
 
 # %% solution="output"
 # %%step 7
@@ -434,7 +434,7 @@ speaks = True
 ### BEGIN SOLUTION
 speaks = hvd.rank() == 0
 ### END SOLUTION
-log = EpochLog(args.log_dir if speaks else None, go_on=args.resume, **facts)
+log = EpochLog(args.log_dir if speaks else None, done=done, **facts)
 if speaks:
     tf.logging.set_verbosity(tf.logging.INFO)
     hooks.append(tf.train.LoggingTensorHook(watched, every_n_iter=100))
