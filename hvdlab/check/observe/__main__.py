@@ -46,6 +46,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
 def _watch_frameworks(record: Recorder, samples: Samples, slices: data_side.Slice) -> None:
     tensorflow_is_whole: list[bool] = []
+    keras_waits: list[bool] = []
 
     def torch() -> None:
         from . import torch_side
@@ -59,12 +60,13 @@ def _watch_frameworks(record: Recorder, samples: Samples, slices: data_side.Slic
         tensorflow_side.watch(record, samples)
         session_side.watch(record, samples)
         tensorflow_is_whole.append(True)
-        if "keras" in sys.modules:
+        if keras_waits:
             keras()
 
     def keras() -> None:
         if "tensorflow" in sys.modules and not tensorflow_is_whole:
-            return  # TensorFlow imports Keras; the rest comes when that is done
+            keras_waits.append(True)  # TensorFlow imports Keras; the rest comes when that is done
+            return
         from . import keras_side
 
         keras_side.watch(record, samples)
