@@ -63,15 +63,9 @@ def _cell(cell: Cell, identity: str, solved: bool) -> NotebookNode:
 
 def _nbgrader(cell: Cell, identity: str) -> dict[str, object]:
     check = cell.kind == "check"
-    return {
-        "grade": check,
-        "grade_id": identity,
-        "locked": check,
-        "schema_version": 3,
-        "solution": not check,
-        "task": False,
-        **({"points": cell.points} if check else {}),
-    }
+    marks = {"grade": check, "locked": check, "solution": not check, "task": False}
+    points = {"points": cell.points} if check else {}
+    return {**marks, **points, "grade_id": identity, "schema_version": 3}
 
 
 def _identify(cell: Cell, taken: set[str]) -> str:

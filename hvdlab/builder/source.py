@@ -54,12 +54,6 @@ class Lab:
     path: Path
     cells: list[Cell]
 
-    @property
-    def minutes(self) -> int:
-        """What the cards of all exercises add up to."""
-        texts = [cell.source for cell in self.cells if cell.kind == "exercise"]
-        return sum(int(read_card(text)["minutes"]) for text in texts)
-
 
 def read(path: Path) -> Lab:
     """Read a lab and check its form.
@@ -134,7 +128,7 @@ def _check_opening(lab: Lab) -> None:
 def _check_marks(lab: Lab) -> None:
     for cell in lab.cells:
         allowed = {"solution": "SOLUTION", "check": "HIDDEN TESTS"}.get(cell.kind)
-        opened, count = 0, 0
+        opened = 0
         for number, text in enumerate(cell.source.splitlines(), cell.line):
             found, where = _MARK.match(text), f"{lab.path}:{number}"
             if not found:
@@ -147,10 +141,9 @@ def _check_marks(lab: Lab) -> None:
                 told = f"BEGIN again, after line {opened}" if opened else "END without BEGIN"
                 raise BuildError(f"{where}: {told}")
             opened = number if found[1] == "BEGIN" else 0
-            count += 1
         if opened:
             raise BuildError(f"{lab.path}:{opened}: BEGIN {allowed} without END")
-        if cell.kind == "solution" and not count:
+        if cell.kind == "solution" and not regions(cell.source, "SOLUTION"):
             raise BuildError(f"{lab.path}:{cell.line}: a solution without ### BEGIN SOLUTION")
 
 
@@ -171,9 +164,7 @@ def _check_exercises(lab: Lab) -> None:
             names.add(cell.name)
         elif cell.kind in ("solution", "check"):
             if open_card is None or open_card.name != cell.name:
-                raise BuildError(
-                    f"{where}: {cell.kind} of {cell.name!r} without its card just before"
-                )
+                raise BuildError(f"{where}: {cell.kind} {cell.name!r} without its card before it")
             if cell.kind == "check" and not solved:
                 raise BuildError(f"{where}: the check of {cell.name!r} comes before its solution")
             solved = True

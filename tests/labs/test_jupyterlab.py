@@ -38,7 +38,6 @@ def server(tmp_path_factory):
         port = probe.getsockname()[1]
     home = folder / "home"
     wanted = {
-        "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
         "notebook-extension/tracker": {"windowingMode": "none"},  # cells out of sight stay there
     }
     for name, values in wanted.items():
@@ -48,6 +47,7 @@ def server(tmp_path_factory):
     env = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
+        "JUPYTER_CONFIG_PATH": str(ROOT / "tools" / "jupyter"),  # as `make jupyter` does
         "JUPYTER_CONFIG_DIR": str(home / "config"),
         "JUPYTER_DATA_DIR": str(home / "data"),
         "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
@@ -129,6 +129,7 @@ def picture(page: Page, name: str) -> None:
 
 def test_a_lab_runs_in_the_browser_and_its_plots_have_a_text(server, page):
     open_lab(page, server, "01_why_data_parallelism/solution/01_why_data_parallelism.ipynb")
+    expect(page.get_by_text("official Jupyter news")).to_have_count(0)
     menu(page, "Edit", "Clear Outputs of All Cells")
     expect(page.locator(".jp-OutputArea-output img")).to_have_count(0)
     menu(page, "Run", "Run All Cells")
