@@ -4,6 +4,7 @@ A call returns when it is in the stream's queue. The GPU runs it after what is t
 it does with every kernel; the host does not wait.
 """
 
+import atexit
 from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,20 @@ from hvdlite.fusion import stretches
 from hvdlite.groups import Group
 from hvdlite.reduction import Finish, multiply
 from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM, Descriptor, Request
+
+# NCCL's own end of a communicator waits for the other ranks, so it must not come at a moment that
+# the garbage collector picks. They live as long as the process.
+_communicators: list[Any] = []
+
+
+@atexit.register
+def _abort() -> None:
+    """Give up all communicators; at exit, and after the ranks have waited for each other there.
+
+    (What is registered first runs last, and this is registered before `init()` is called.)
+    """
+    for communicator in _communicators:
+        communicator.abort()
 
 
 class NCCLCollectives(MPICollectives):
@@ -48,7 +63,9 @@ class NCCLCollectives(MPICollectives):
                 "memory, which is slower; start one rank for each GPU, and pin each to its own"
             )
             return None
-        return cls(group, cuda.nccl.NcclCommunicator(group.size, told[0][1], group.index))
+        communicator = cuda.nccl.NcclCommunicator(group.size, told[0][1], group.index)
+        _communicators.append(communicator)
+        return cls(group, communicator)
 
     @staticmethod
     def can(what: Descriptor) -> bool:

@@ -97,7 +97,8 @@ class GradientSync:
             bucket = self._bucket_of.get(id(param))
             if bucket is not None and bucket.put_early(param) and self._engine is engine():
                 self._start(bucket)
-            if self._last is not None and not self._last.done:
+            pending = self._last is not None and not self._last.done
+            if pending and self._engine is engine():  # not one of before an interrupt
                 self._engine.progress()
 
     def in_flight(self) -> bool:
