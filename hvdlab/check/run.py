@@ -24,8 +24,8 @@ from ..data.sample import load_sample
 
 RANKS = 2
 TRAIN, TEST = 256, 100  # images of the slice
-MEMORY_MB = 6144  # a rank's own memory
-FILE_MB = 512
+MEMORY_MB = 4096  # a rank's own memory
+FILE_MB = 256
 OUTPUT_MB = 2  # what a rank may print
 DISK_MB = 1024  # all that the script may write
 PROCESSES = 64

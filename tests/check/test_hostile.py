@@ -55,7 +55,8 @@ def test_a_flood_of_output_is_stopped(run):
     assert "printed more than 2 MB" in ended(recording)
 
 
-def test_a_script_that_fills_memory_is_stopped(run):
+def test_a_script_that_fills_memory_is_stopped(run, monkeypatch):
+    monkeypatch.setattr("hvdlab.check.run.MEMORY_MB", 700)
     text = ended(run("kept = []\nwhile True:\n    kept.append(bytearray(64 << 20))\n"))
     assert "MemoryError" in text or "memory" in text
 
