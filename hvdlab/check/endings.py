@@ -16,7 +16,7 @@ def explain(script: Script, ranks: list[Rank], recording: Recording) -> tuple[st
     """One line on the end, empty where it was a good one; and which step it proves wrong."""
     if recording.stopped:
         return f"stopped: {recording.stopped}", {}
-    phase = max((len(rank.phases) for rank in ranks), default=1) - 1
+    phase = max(1, *(len(rank.phases) for rank in ranks)) - 1
     errors = [rank.phase(phase).error for rank in ranks]
     if not any(errors):
         gone = [n for n, rank in enumerate(ranks) if not rank.phase(phase).ended]
