@@ -70,7 +70,7 @@ def prepare_environment() -> None:
     if os.geteuid() == 0:
         os.environ["OMPI_ALLOW_RUN_AS_ROOT"] = os.environ["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
-    os.environ.setdefault("JUPYTER_COLUMNS", "92")  # what rich's tables may take of a page
+    os.environ.setdefault("JUPYTER_COLUMNS", "84")  # what rich's tables may take of a page
 
 
 def horovodrun(line: str, cell: str) -> None:
