@@ -111,11 +111,11 @@ def document(folder: Path) -> Iterator[str]:
         )
     yield "# What the checks find"
     yield ""
-    yield "Every program in the table was run on two ranks by `hvdlab check`, and judged by what they did."
+    yield "Every program in the table was run on two ranks, and judged by what they did."
     yield "The table is made by"
     yield "`python -m hvdlab.check.mistakes.table RECORDINGS --doc docs/checks.md`."
     yield ""
-    yield f"- programs of the library that were run for this table: {len(found)} of {len(library())}"
+    yield f"- programs of the library that were run so far: {len(found)} of {len(library())}"
     yield (
         f"- wrong programs that fail at their own step and no other: {good[False]} of "
         f"{count[False]}"
