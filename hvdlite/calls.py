@@ -6,6 +6,7 @@ A binding turns its tensors into contiguous arrays, starts a call here, and turn
 
 import functools
 import inspect
+import numbers
 import operator
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from hvdlite.basics import engine, process_set_number
+from hvdlite.basics import check_process_set, engine, process_set_number
+from hvdlite.compression import check_compression
 from hvdlite.gpu import CPU, Device
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.reduction import check_op
-from hvdlite.request import AVERAGE, SUM, Descriptor, Request, dtype_name
+from hvdlite.request import ADASUM, AVERAGE, SUM, Descriptor, Request, dtype_name
 
 
 class Call:
@@ -88,6 +90,26 @@ def operation(average: bool | None, op: int | None) -> int:
         stacklevel=4,
     )
     return AVERAGE if average else SUM
+
+
+def check_passes(passes: Any) -> int:
+    """A number of backward passes; raises ValueError for what is none."""
+    if not isinstance(passes, numbers.Integral) or passes <= 0:
+        raise ValueError(f"backward_passes_per_step={passes!r}: it must be 1 or more")
+    return passes
+
+
+def check_gradients(
+    compression: Any, process_set: ProcessSet, op: int, predivide_factor: float, passes: int
+) -> None:
+    """Raise TypeError or ValueError for options of an optimizer or a tape that make no sense."""
+    check_compression(compression)
+    check_process_set(process_set)
+    check_passes(passes)
+    if op not in (AVERAGE, SUM, ADASUM):
+        raise ValueError(f"op must be hvd.Average, hvd.Sum or hvd.Adasum, not {op!r}")
+    if predivide_factor == 0 or (predivide_factor != 1.0 and op != AVERAGE):
+        raise ValueError("gradient_predivide_factor needs op=hvd.Average and is never 0")
 
 
 def check_root(root_rank: int, process_set: ProcessSet, title: str = "broadcast") -> None:

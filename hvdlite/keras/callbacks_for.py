@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hvdlite import basics, calls, objects
+from hvdlite.keras.functions import read, write
 
 
 def _list(variables: Any) -> list[Any]:
@@ -17,7 +18,7 @@ def _list(variables: Any) -> list[Any]:
 
 def _get(optimizer: Any, name: str) -> Any:
     value = getattr(optimizer, name)
-    return float(value.numpy()) if hasattr(value, "numpy") else value
+    return float(read(value)) if hasattr(value, "numpy") else value
 
 
 def _check_settable(optimizer: Any) -> None:
@@ -33,7 +34,7 @@ def _check_settable(optimizer: Any) -> None:
 def _set(optimizer: Any, name: str, value: float) -> None:
     held = getattr(optimizer, name)
     if hasattr(held, "assign"):
-        held.assign(value)
+        write(held, value)
     else:
         setattr(optimizer, name, value)
 
@@ -83,11 +84,11 @@ def make(keras: Any) -> tuple[type, ...]:
             ]
             self._known.update(map(id, new))
             started = [
-                calls.broadcast(np.array(variable.numpy(), order="C"), self.root_rank)
+                calls.broadcast(np.array(read(variable), order="C"), self.root_rank)
                 for variable in new
             ]
             for variable, call in zip(new, started, strict=True):
-                variable.assign(call.wait())
+                write(variable, call.wait())
 
         on_train_batch_end = on_batch_end
 
@@ -184,7 +185,7 @@ def make(keras: Any) -> tuple[type, ...]:
                 for name in ("momentums", "_momentums"):
                     slots += getattr(optimizer, name, [])
                 for slot in slots:
-                    slot.assign(slot * (rate / before))
+                    write(slot, read(slot) * (rate / before))
 
         def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
             if logs is not None:
@@ -209,14 +210,9 @@ def make(keras: Any) -> tuple[type, ...]:
                 size = basics.size()
                 return (epoch * (size - 1) / warmup_epochs + 1) / size
 
-            super().__init__(
-                initial_lr,
-                multiplier,
-                end_epoch=warmup_epochs,
-                staircase=False,
-                momentum_correction=momentum_correction,
-                steps_per_epoch=steps_per_epoch,
-            )
+            options = {"end_epoch": warmup_epochs, "momentum_correction": momentum_correction}
+            options |= {"steps_per_epoch": steps_per_epoch, "staircase": False}
+            super().__init__(initial_lr, multiplier, **options)
             self.verbose = verbose
 
         def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -229,20 +225,10 @@ def make(keras: Any) -> tuple[type, ...]:
         """Keeps the best model so far, in the file that its attribute `filepath` names."""
 
         def __init__(
-            self,
-            monitor: str = "val_loss",
-            verbose: int = 0,
-            mode: str = "auto",
-            save_freq: Any = "epoch",
+            self, monitor: str = "val_loss", verbose: int = 0, mode: str = "auto", save_freq="epoch"
         ):
-            super().__init__(
-                os.path.join(".", "best_model.keras"),
-                monitor=monitor,
-                verbose=verbose,
-                save_best_only=True,
-                mode=mode,
-                save_freq=save_freq,
-            )
+            options = {"monitor": monitor, "verbose": verbose, "mode": mode, "save_freq": save_freq}
+            super().__init__(os.path.join(".", "best_model.keras"), save_best_only=True, **options)
 
     return (
         BroadcastGlobalVariablesCallback,

@@ -216,22 +216,18 @@ def _reducer_for(
     """What reduces the gradients, and by what number to multiply them afterwards."""
     if op not in (AVERAGE, SUM):
         raise ValueError("with Keras, op must be hvd.Average or hvd.Sum")
-    passes, average = backward_passes_per_step, average_aggregated_gradients
+    passes, average, factor = backward_passes_per_step, average_aggregated_gradients, 1
     if not native:
-        from hvdlite.tensorflow.gradients import GradientReducer
-
-        return GradientReducer(
-            op=op, passes=passes, average_passes=average, keep=False, **options
-        ), 1
-    if passes != 1:
+        options |= {"backward_passes_per_step": passes, "average_aggregated_gradients": average}
+    elif passes != 1:
         if optimizer.built or optimizer.gradient_accumulation_steps or passes < 1:
             raise ValueError(
                 f"backward_passes_per_step={passes!r}: it must be 1 or more, and the optimizer "
                 "must be new and without gradient_accumulation_steps of its own"
             )
         optimizer.gradient_accumulation_steps = passes
-    factor = 1 if average else passes  # Keras averages the passes
-    if backend() == "torch":
+        factor = 1 if average else passes  # Keras averages the passes
+    if native and backend() == "torch":
         return _TorchReducer(op=op, **options), factor
     from hvdlite.tensorflow.gradients import GradientReducer
 

@@ -5,22 +5,22 @@ memory (a large one only as far as other ranks reduce it), and the reduced gradi
 the bucket.
 """
 
-import numbers
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from hvdlite import buckets, calls
-from hvdlite.basics import check_process_set, engine, process_set_number
+from hvdlite.basics import engine, process_set_number
 from hvdlite.buckets import Bucket
-from hvdlite.compression import NoneCompressor, check_compression
+from hvdlite.compression import NoneCompressor
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.reduction import BFLOAT16
-from hvdlite.request import ADASUM, AVERAGE, SUM, Request, digest
+from hvdlite.request import ADASUM, AVERAGE, Request, digest
 from hvdlite.tensorflow.compression import Compression
 from hvdlite.tensorflow.graph import call, name_of
 from hvdlite.tensorflow.ops import grouped_allreduce
@@ -35,44 +35,31 @@ _HINTS = {
 }
 
 
+@dataclass(eq=False)
 class GradientReducer:
     """Reduces lists of gradients; `None` stays `None`.
 
     With `keep` the reduced gradients are the caller's. Without it they are views of this
     reducer's buckets and valid until its next call, which saves a copy.
-    With `passes` above 1, gradients are added up on this rank for so many calls first;
-    `ready` then says (a bool tensor) whether the last call has reduced them.
+    With several passes, gradients are added up on this rank for so many calls first; `ready`
+    then says (a bool tensor) whether the last call has reduced them.
     """
 
-    def __init__(
-        self,
-        compression: Any = Compression.none,
-        sparse_as_dense: bool = False,
-        op: int = AVERAGE,
-        gradient_predivide_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-        scale_local_gradients: bool = True,
-        passes: int = 1,
-        average_passes: bool = False,
-        keep: bool = True,
-    ):
-        check_compression(compression)
-        check_process_set(process_set)
-        if op not in (AVERAGE, SUM, ADASUM):
-            raise ValueError(f"op must be hvd.Average, hvd.Sum or hvd.Adasum, not {op!r}")
-        if gradient_predivide_factor == 0 or (gradient_predivide_factor != 1.0 and op != AVERAGE):
-            raise ValueError("gradient_predivide_factor needs op=hvd.Average and is never 0")
-        if not isinstance(passes, numbers.Integral) or passes <= 0:
-            raise ValueError(f"backward_passes_per_step={passes!r}: it must be 1 or more")
-        self.process_set = process_set
-        self.passes, self._average_passes = passes, average_passes
+    compression: Any = Compression.none
+    sparse_as_dense: bool = False
+    op: int = AVERAGE
+    gradient_predivide_factor: float = 1.0
+    process_set: ProcessSet = global_process_set
+    scale_local_gradients: bool = True
+    backward_passes_per_step: int = 1
+    average_aggregated_gradients: bool = False
+    keep: bool = True
+
+    def __post_init__(self) -> None:
+        self.passes, factor = self.backward_passes_per_step, self.gradient_predivide_factor
+        calls.check_gradients(self.compression, self.process_set, self.op, factor, self.passes)
         self.ready: Any = True
-        self._compression = compression
-        self._sparse_as_dense = sparse_as_dense
-        self._op = op
-        self._scales = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
-        self._scale_local = scale_local_gradients
-        self._keep = keep
+        self._scales = (1.0 / factor, factor)
         self._buckets: dict[int, list[_Share]] = {}
         self._engine: Any = None
         self._sums: list[np.ndarray] = []
@@ -95,15 +82,15 @@ class GradientReducer:
         for i in local:
             results[i] = self._scaled(results[i])
         sparse = [i for i in given if isinstance(results[i], tf.IndexedSlices)]
-        if sparse and self.passes > 1 and not self._sparse_as_dense:
+        if sparse and self.passes > 1 and not self.sparse_as_dense:
             raise ValueError(
                 "backward_passes_per_step > 1 needs dense gradients: set sparse_as_dense=True"
             )
-        sparse = [i for i in sparse if i not in local and not self._sparse_as_dense]
+        sparse = [i for i in sparse if i not in local and not self.sparse_as_dense]
         dense = [i for i in given if i not in sparse and (i not in local or self.passes > 1)]
         if sparse:
             slices = [results[i] for i in sparse]
-            gathered = grouped_allreduce(slices, op=self._op, process_set=self.process_set)
+            gathered = grouped_allreduce(slices, op=self.op, process_set=self.process_set)
             for i, each in zip(sparse, gathered, strict=True):
                 results[i] = each
         if dense:
@@ -127,14 +114,14 @@ class GradientReducer:
 
     def _scaled(self, gradient: Any) -> Any:
         """A local gradient, so that its share in the model's step is that of an averaged one."""
-        size = self.process_set.size() if self._scale_local else 1
+        size = self.process_set.size() if self.scale_local_gradients else 1
         if isinstance(gradient, tf.IndexedSlices):
             values = gradient.values / size
             return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
         return gradient / size
 
     def _reduce(self, tensors: list[tf.Tensor], local: list[int]) -> list[tf.Tensor]:
-        compression = self._compression
+        compression = self.compression
         own_casts = compression is NoneCompressor or hasattr(compression, "wire_dtype")
         contexts: Sequence[Any] = ()
         if not own_casts:
@@ -167,7 +154,7 @@ class GradientReducer:
             if self._passed:
                 return [np.False_, *map(np.zeros_like, arrays)]
             arrays, self._sums = self._sums, []
-            if self._average_passes:
+            if self.average_aggregated_gradients:
                 arrays = [array / array.dtype.type(self.passes) for array in arrays]
         if self.active:
             shared = [i for i in range(len(arrays)) if i not in local]
@@ -183,7 +170,7 @@ class GradientReducer:
     def reduce_arrays(self, arrays: Sequence[np.ndarray], name: str | None) -> list[np.ndarray]:
         """The reduced arrays; every rank of the set must call it with the same shapes."""
         group = process_set_number(self.process_set)
-        if self._op == ADASUM:
+        if self.op == ADASUM:
             outputs = [np.empty_like(array) for array in arrays]
             return calls.allreduce(arrays, outputs, name, ADASUM, 1, 1, self.process_set).wait()
         if self._engine is not engine():  # the first step, or the first after another init()
@@ -194,18 +181,18 @@ class GradientReducer:
             base = self._engine.name("gradients", name, group)
             self._buckets[key] = self._shares(arrays, base, group)
         shares = self._buckets[key]
-        requests = [share.request(arrays, self._op, *self._scales) for share in shares]
+        requests = [share.request(arrays, self.op, *self._scales) for share in shares]
         for request in requests:
             self._engine.submit(request, group)
         results: list[Any] = [None] * len(arrays)
         for share, request in zip(shares, requests, strict=True):
             self._engine.wait(request, group)
             for place, i in enumerate(share.members):
-                results[i] = share.bucket.piece(place).astype(arrays[i].dtype, copy=self._keep)
+                results[i] = share.bucket.piece(place).astype(arrays[i].dtype, copy=self.keep)
         return results
 
     def _shares(self, arrays: Sequence[np.ndarray], base: str, group: int) -> list["_Share"]:
-        wire = getattr(self._compression, "wire_dtype", None)
+        wire = getattr(self.compression, "wire_dtype", None)
         by_dtype: dict[np.dtype, list[int]] = {}
         for i, array in enumerate(arrays):
             floating = array.dtype.kind == "f" or array.dtype == BFLOAT16

@@ -65,10 +65,7 @@ _reducers: dict[Any, GradientReducer] = {}
 
 
 def PartialDistributedGradientTape(
-    gradtape: tf.GradientTape,
-    *args: Any,
-    local_layers: Any = None,
-    **kwargs: Any,
+    gradtape: tf.GradientTape, *args: Any, local_layers: Any = None, **kwargs: Any
 ) -> tf.GradientTape:
     """DistributedGradientTape that leaves the gradients of `local_layers` to each rank."""
     tape = DistributedGradientTape(gradtape, *args, **kwargs)

@@ -21,7 +21,7 @@ class StepSync(GradientSync):
     """Counts backward passes like its base, but reduces the changes that a step has made."""
 
     def parameters(self, param_groups: list[dict[str, Any]]) -> list[torch.Tensor]:
-        self._groups = param_groups  # load_state_dict makes new ones
+        self.param_groups = param_groups  # load_state_dict makes new ones
         self._add_hooks()  # for parameters that were frozen or not there before
         return self._parameters()
 
@@ -33,15 +33,14 @@ class StepSync(GradientSync):
             self._meet_engine()
         handles = []
         for i, (param, start) in enumerate(zip(params, before, strict=True)):
-            small, context = self._compression.compress(param - start)
-            name = f"{self._name}.{self._names.get(param, i)}"
+            small, context = self.compression.compress(param - start)
+            name = f"{self._name}.{self.names.get(param, i)}"
             handle = ops.allreduce_async_(
                 small.contiguous(), name=name, op=ADASUM, process_set=self.process_set
             )
             handles.append((handle, context))
         changes = [
-            self._compression.decompress(synchronize(handle), context)
-            for handle, context in handles
+            self.compression.decompress(synchronize(handle), context) for handle, context in handles
         ]
         for param, start, change in zip(params, before, changes, strict=True):
             torch.add(start, change, out=param)

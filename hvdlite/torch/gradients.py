@@ -3,6 +3,7 @@
 import operator
 import warnings
 import weakref
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from hvdlite.torch.handles import synchronize
 from hvdlite.torch.sparse import gather_sparse
 
 
+@dataclass(eq=False)
 class GradientSync:
     """The gradients of one DistributedOptimizer.
 
@@ -28,26 +30,16 @@ class GradientSync:
     missing and reduces the buckets.
     """
 
-    def __init__(
-        self,
-        param_groups: list[dict[str, Any]],
-        names: dict[torch.Tensor, str],
-        compression: type[Compressor],
-        backward_passes_per_step: int,
-        op: int,
-        predivide_factor: float,
-        sparse_as_dense: bool,
-        process_set: ProcessSet,
-    ):
-        self._groups = param_groups
-        self._names = names
-        self._compression = compression
-        self.backward_passes_per_step = backward_passes_per_step
-        self._op = op
-        self._prescale = 1.0 / predivide_factor
-        self._postscale = predivide_factor
-        self._sparse_as_dense = sparse_as_dense
-        self.process_set = process_set
+    param_groups: list[dict[str, Any]]
+    names: dict[torch.Tensor, str]
+    compression: type[Compressor]
+    backward_passes_per_step: int
+    op: int
+    predivide_factor: float
+    sparse_as_dense: bool
+    process_set: ProcessSet
+
+    def __post_init__(self) -> None:
         self._passes: dict[torch.Tensor, int] = {}
         self._bucket_of: dict[int, Bucket] = {}
         self._buckets: list[Bucket] = []
@@ -57,7 +49,7 @@ class GradientSync:
         self._sparse: set[int] = set()
         self._hooks: dict[int, Any] = {}
         self._warned = False
-        self.active = process_set.included() and process_set.size() > 1
+        self.active = self.process_set.included() and self.process_set.size() > 1
         if self.active:
             self._meet_engine()
             self._add_hooks()
@@ -69,7 +61,9 @@ class GradientSync:
     # Counting
 
     def _parameters(self) -> list[torch.Tensor]:
-        return [param for group in self._groups for param in group["params"] if param.requires_grad]
+        return [
+            param for group in self.param_groups for param in group["params"] if param.requires_grad
+        ]
 
     def _add_hooks(self) -> None:
         this = weakref.ref(self)
@@ -88,7 +82,7 @@ class GradientSync:
         passes = self._passes.get(param, 0) + 1
         if passes > self.backward_passes_per_step:
             raise AssertionError(
-                f"gradients of {self._names.get(param, 'a parameter')} were computed more than "
+                f"gradients of {self.names.get(param, 'a parameter')} were computed more than "
                 f"backward_passes_per_step={self.backward_passes_per_step} times before step(). "
                 "Raise backward_passes_per_step to accumulate gradients"
             )
@@ -117,12 +111,12 @@ class GradientSync:
 
     def synchronize(self, param_groups: list[dict[str, Any]]) -> None:
         """Reduce all gradients over the ranks; every rank of the set must call it."""
-        self._groups = param_groups  # load_state_dict makes new ones
+        self.param_groups = param_groups  # load_state_dict makes new ones
         if not self.active:
             self._passes.clear()
             return
         self._warn_of_early_step()
-        if self._compression in (Compression.none, Compression.fp16, Compression.bf16):
+        if self.compression in (Compression.none, Compression.fp16, Compression.bf16):
             self._synchronize_buckets()
         else:
             self._synchronize_compressed()
@@ -180,9 +174,11 @@ class GradientSync:
         bucket.fill()
         members = ()
         if self._engine.timeline:
-            members = [f"allreduce.{self._names.get(param, 'noname')}" for param in bucket.params]
+            members = [f"allreduce.{self.names.get(param, 'noname')}" for param in bucket.params]
         name = self._name_of(bucket)
-        request = bucket.request(name, self._op, self._prescale, self._postscale, members)
+        request = bucket.request(
+            name, self.op, 1 / self.predivide_factor, self.predivide_factor, members
+        )
         group = process_set_number(self.process_set)
         self._last = self._under_way[bucket] = self._engine.submit(request, group)
 
@@ -220,19 +216,19 @@ class GradientSync:
         told = engine().exchange(f"{self._name}.sparse", new_sparse, group, kind="survey")
         self._sparse.update(id(params[i]) for some in told for i in some or ())
         self._layout = params
-        dense = [p for p in params if id(p) not in self._sparse or self._sparse_as_dense]
-        wire = getattr(self._compression, "wire_dtype", None)
+        dense = [p for p in params if id(p) not in self._sparse or self.sparse_as_dense]
+        wire = getattr(self.compression, "wire_dtype", None)
         self._buckets = make_buckets(dense, wire, self._name, group)
         self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.params}
 
     def _finish_sparse(self, param: torch.Tensor) -> None:
-        if self._sparse_as_dense:
+        if self.sparse_as_dense:
             if param.grad is not None:
                 param.grad = param.grad.to_sparse(1)  # what the optimizer was given before
             return
-        name = self._names.get(param, "noname")
+        name = self.names.get(param, "noname")
         param.grad = gather_sparse(
-            param.grad, param, f"{self._name}.{name}", self._op == AVERAGE, self.process_set
+            param.grad, param, f"{self._name}.{name}", self.op == AVERAGE, self.process_set
         )
 
     def _synchronize_compressed(self) -> None:
@@ -242,15 +238,15 @@ class GradientSync:
         for i, param in enumerate(params):
             if param.grad is None:
                 param.grad = torch.zeros_like(param)
-            small, context = self._compression.compress(param.grad)
+            small, context = self.compression.compress(param.grad)
             handle = ops.allreduce_async_(
                 small.contiguous(),
-                name=f"{self._name}.{self._names.get(param, i)}",
-                op=self._op,
-                prescale_factor=self._prescale,
-                postscale_factor=self._postscale,
+                name=f"{self._name}.{self.names.get(param, i)}",
+                op=self.op,
+                prescale_factor=1 / self.predivide_factor,
+                postscale_factor=self.predivide_factor,
                 process_set=self.process_set,
             )
             handles.append((param, handle, context))
         for param, handle, context in handles:
-            param.grad.copy_(self._compression.decompress(synchronize(handle), context))
+            param.grad.copy_(self.compression.decompress(synchronize(handle), context))

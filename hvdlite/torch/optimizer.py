@@ -1,6 +1,5 @@
 """DistributedOptimizer: an optimizer that steps with the gradients of all ranks."""
 
-import numbers
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
@@ -8,11 +7,10 @@ from typing import Any
 
 import torch
 
-from hvdlite.basics import check_process_set
+from hvdlite.calls import check_gradients, check_passes
 from hvdlite.collectives.adasum import check_size
-from hvdlite.compression import check_compression
 from hvdlite.process_sets import ProcessSet, global_process_set
-from hvdlite.request import ADASUM, AVERAGE, SUM
+from hvdlite.request import ADASUM, AVERAGE
 from hvdlite.torch import ops
 from hvdlite.torch.adasum import AdasumMixin, StepSync
 from hvdlite.torch.compression import Compression, Compressor
@@ -112,7 +110,7 @@ class DistributedMixin:
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many backward passes add up their gradients before a reduction."""
-        self._sync.backward_passes_per_step = _check_passes(passes)
+        self._sync.backward_passes_per_step = check_passes(passes)
 
     @property
     def backward_passes_per_step(self) -> int:
@@ -129,15 +127,8 @@ def _plain(base: type, state: dict) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _check_passes(passes: int) -> int:
-    if not isinstance(passes, numbers.Integral) or passes <= 0:
-        raise ValueError(f"backward_passes_per_step={passes!r}: it must be 1 or more")
-    return passes
-
-
 def _check_names(
-    optimizer: torch.optim.Optimizer,
-    named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
 ) -> dict[torch.Tensor, str]:
     """The names of the optimizer's parameters; raises ValueError if they don't fit."""
     if named_parameters is None:
@@ -175,20 +166,14 @@ def _check_names(
 
 
 def _check_groups(groups: int | list | None) -> None:
-    if groups is None:
-        return
-    if not isinstance(groups, list):
-        if not isinstance(groups, int) or groups <= 0:
-            raise ValueError("groups must be a positive number or a list of lists of tensors")
-        return
-    seen: set[int] = set()
-    for group in groups:
-        for param in group:
-            if not isinstance(param, torch.Tensor):
-                raise ValueError("groups must consist of lists of torch.Tensor")
-            if id(param) in seen:
-                raise ValueError("groups: a parameter may be in one group only")
-            seen.add(id(param))
+    if isinstance(groups, list):
+        params = [param for group in groups for param in group]
+        if not all(isinstance(param, torch.Tensor) for param in params):
+            raise ValueError("groups must consist of lists of torch.Tensor")
+        if len(set(map(id, params))) < len(params):
+            raise ValueError("groups: a parameter may be in one group only")
+    elif groups is not None and (not isinstance(groups, int) or groups <= 0):
+        raise ValueError("groups must be a positive number or a list of lists of tensors")
 
 
 def DistributedOptimizer(
@@ -223,13 +208,9 @@ def DistributedOptimizer(
     check_optimizer(optimizer, "DistributedOptimizer")
     if hasattr(optimizer, "_distributed_step"):
         raise ValueError("this optimizer is a DistributedOptimizer already; wrap it once")
-    check_process_set(process_set)
-    check_compression(compression)
-    if op not in (AVERAGE, SUM, ADASUM):
-        raise ValueError(f"op must be hvd.Average, hvd.Sum or hvd.Adasum, not {op!r}")
-    if gradient_predivide_factor == 0 or (gradient_predivide_factor != 1.0 and op != AVERAGE):
-        raise ValueError("gradient_predivide_factor needs op=hvd.Average and is never 0")
-    _check_passes(backward_passes_per_step)
+    check_gradients(
+        compression, process_set, op, gradient_predivide_factor, backward_passes_per_step
+    )
     _check_groups(groups if groups is not None or num_groups == 0 else num_groups)
     names = _check_names(optimizer, named_parameters)
     sync_type, mixins = GradientSync, vars(DistributedMixin)

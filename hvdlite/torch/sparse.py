@@ -11,10 +11,7 @@ from hvdlite.torch.handles import synchronize
 
 
 def sparse_allreduce_async(
-    tensor: torch.Tensor,
-    name: str,
-    op: int,
-    process_set: ProcessSet = global_process_set,
+    tensor: torch.Tensor, name: str, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
     """Start to add up sparse (COO) tensors; returns a function that waits for the result.
 

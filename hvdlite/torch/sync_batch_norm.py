@@ -27,16 +27,9 @@ class SyncBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         use_batch = self.training or not self.track_running_stats
         if not (self.training and size() > 1):
-            return torch.nn.functional.batch_norm(
-                input,
-                self.running_mean,
-                self.running_var,
-                self.weight,
-                self.bias,
-                use_batch,
-                self._factor(),
-                self.eps,
-            )
+            state = (self.running_mean, self.running_var, self.weight, self.bias)
+            options = (use_batch, self._factor(), self.eps)
+            return torch.nn.functional.batch_norm(input, *state, *options)
         output, mean, variance, count = self._normalized(input)
         if self.track_running_stats:
             factor = self._factor()
