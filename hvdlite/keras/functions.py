@@ -44,18 +44,12 @@ def DistributedOptimizer(
     """
     if groups is not None and not isinstance(groups, list) and groups <= 0:
         raise ValueError("groups must be a positive number or a list of lists of variables")
-    return distribute(
-        optimizer,
-        local_layers,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    options = {"compression": compression, "sparse_as_dense": sparse_as_dense, "op": op}
+    options |= {"gradient_predivide_factor": gradient_predivide_factor, "process_set": process_set}
+    options |= {"backward_passes_per_step": backward_passes_per_step}
+    options |= {"average_aggregated_gradients": average_aggregated_gradients}
+    options |= {"scale_local_gradients": scale_local_gradients}
+    return distribute(optimizer, local_layers, **options)
 
 
 PartialDistributedOptimizer = DistributedOptimizer
@@ -79,14 +73,37 @@ def _tensor_and_ops(value: Any) -> tuple[Any, Any]:
     return tf.convert_to_tensor(value), hvdlite.tensorflow
 
 
+def in_session() -> bool:
+    """Whether this is a program of TensorFlow 1, whose tensors have values in a session only."""
+    if backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return not tf.executing_eagerly() and not tf.inside_function()
+
+
 def _evaluated(result: Any) -> Any:
     """The result; in a graph of TensorFlow 1, its value."""
-    if backend() == "tensorflow":
-        import tensorflow as tf
+    if not in_session():
+        return result
+    import tensorflow as tf
 
-        if not tf.executing_eagerly() and not tf.inside_function():
-            return tf.compat.v1.keras.backend.get_session().run(result)
-    return result
+    return tf.compat.v1.keras.backend.get_session().run(result)
+
+
+def read(variable: Any) -> Any:
+    """What a variable holds, as a numpy array."""
+    return _evaluated(variable) if in_session() else variable.numpy()
+
+
+def write(variable: Any, value: Any) -> None:
+    """Let a variable hold a number or an array."""
+    if not in_session():
+        variable.assign(value)
+        return
+    import tensorflow as tf
+
+    tf.compat.v1.keras.backend.set_value(variable, value)
 
 
 def allreduce(

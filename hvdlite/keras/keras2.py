@@ -6,7 +6,7 @@ import traceback
 from types import TracebackType
 
 _REFUSED = re.compile(
-    r"experimental_run_tf_function|attribute '(fit|evaluate|predict)_generator'"
+    r"experimental_run_tf_function|'((fit|evaluate|predict)_generator|ImageDataGenerator)'"
     r"|not recognized: \{'(lr|decay)'|^(?=.*not callable).*\.variables\(\)",
     re.DOTALL,
 )

@@ -114,30 +114,16 @@ def DistributedOptimizer(
         raise ValueError("groups must be a positive number or a list of lists of tf.Variable")
     if op == ADASUM and (average_aggregated_gradients or backward_passes_per_step > 1):
         raise ValueError("op=hvd.Adasum can't accumulate gradients over several passes")
+    options = {"compression": compression, "sparse_as_dense": sparse_as_dense, "op": op}
+    options |= {"gradient_predivide_factor": gradient_predivide_factor, "process_set": process_set}
+    options |= {"backward_passes_per_step": backward_passes_per_step}
+    options |= {"average_aggregated_gradients": average_aggregated_gradients}
+    options |= {"scale_local_gradients": scale_local_gradients}
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         from hvdlite.keras.optimizer import distribute
 
-        return distribute(
-            optimizer,
-            compression=compression,
-            sparse_as_dense=sparse_as_dense,
-            op=op,
-            gradient_predivide_factor=gradient_predivide_factor,
-            backward_passes_per_step=backward_passes_per_step,
-            average_aggregated_gradients=average_aggregated_gradients,
-            process_set=process_set,
-            scale_local_gradients=scale_local_gradients,
-        )
-    reducer = GradientReducer(
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        process_set,
-        scale_local_gradients,
-        backward_passes_per_step,
-        average_aggregated_gradients,
-    )
+        return distribute(optimizer, **options)
+    reducer = GradientReducer(**options)
     methods = _AdasumMethods if op == ADASUM and reducer.active else _Methods
     own = {key: value for key, value in vars(methods).items() if not key.startswith("__")}
     wrapped = object.__new__(type(type(optimizer).__name__, (type(optimizer),), own))
