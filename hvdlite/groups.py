@@ -13,6 +13,8 @@ from hvdlite.world import World
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+_TESTS = 32
+
 
 class Group:
     """One communicator, with what its ranks share. All its ranks must make it together.
@@ -65,7 +67,8 @@ class Group:
         """Wait, interruptibly, for all MPI calls that have begun."""
         for request in requests:
             if not request.Test():
-                self.wait_until(request.Test, what)
+                # A test moves one fragment over TCP, and a long wait sleeps between two looks.
+                self.wait_until(lambda r=request: any(r.Test() for _ in range(_TESTS)), what)
         self.lent.clear()
 
     def allgather_numbers(self, numbers: np.ndarray) -> np.ndarray:

@@ -17,11 +17,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from hvdlite.collectives.mpi import MPICollectives
+from hvdlite.collectives.ring import RingCollectives
 from hvdlite.collectives.shm import SharedMemoryCollectives
 from hvdlite.fusion import slices
 from hvdlite.groups import Group
 from hvdlite.reduction import Finish, accumulator, reduce_into
 from hvdlite.shared_memory import Segment
+
+# MPI's own non-blocking allreduce takes fewer steps than a ring, but sends all data there and then
+# all of it back.
+RING_BYTES = 1 << 16
 
 
 class HierarchicalCollectives(MPICollectives):
@@ -41,14 +46,13 @@ class HierarchicalCollectives(MPICollectives):
         place = inside.index
         comm = group.comm.Split(place if place < self.carriers else MPI.UNDEFINED)
         if place < self.carriers:
-            peers = [host[place] for host in group.hosts]
-            self.between = MPICollectives(Group(group.world, comm, peers))
+            peers = Group(group.world, comm, [host[place] for host in group.hosts])
+            self.between = MPICollectives(peers), RingCollectives(peers)
 
     def _reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
         counts = [share.stop - share.start for share in self._shares(len(work))]
         share = self.inside.reducescatter(work, counts, op, _nothing_yet)
-        if self.between is not None:
-            self.between.allreduce(share, op, finish)
+        self._reduce_between(share, op, finish)
         work[:] = self.inside.allgather(share, counts)
 
     def allreduce_rows(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
@@ -58,10 +62,15 @@ class HierarchicalCollectives(MPICollectives):
         if self.between is not None:
             share = own[mine].astype(accumulator(own.dtype), copy=False)
             reduce_into(share, [row[mine] for row in rows], op)
-            self.between.allreduce(share, op, finish)
+            self._reduce_between(share, op, finish)
             for row in rows:
                 row[mine] = share
         self.inside.group.sync("allreduce")
+
+    def _reduce_between(self, share: np.ndarray, op: int, finish: Finish) -> None:
+        """A ring, which uses the network in both directions at once, unless there is little."""
+        if self.between is not None:
+            self.between[share.nbytes >= RING_BYTES].allreduce(share, op, finish)
 
     def allocate(self, row_bytes: int) -> Segment | None:
         segment = self.inside.allocate(row_bytes)
