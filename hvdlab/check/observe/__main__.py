@@ -27,18 +27,23 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
     def __init__(self, actions: dict[str, Callable[[], None]]):
         self._actions = actions
+        self._asked: set[str] = set()
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name not in self._actions:
+        if name not in self._actions or name in self._asked:
             return None
-        action = self._actions.pop(name)
+        self._asked.add(name)
         spec = importlib.util.find_spec(name)
+        self._asked.discard(name)
         if spec is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module: Any) -> None:
                 execute(module)
-                action()
+                # Only now: who asks for a spec may want to know no more than whether it is there.
+                action = self._actions.pop(name, None)
+                if action:
+                    action()
 
             spec.loader.exec_module = exec_module
         return spec

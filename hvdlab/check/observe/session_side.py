@@ -136,7 +136,8 @@ def _watch_runs(record: Recorder, samples: Samples) -> None:
         if record.is_quiet():
             return run(self, fetches, feed_dict, options, run_metadata)
         special = graphs.special(self.graph, fetches)
-        train = [op for op in special if _applies(op)]
+        # By name: a rank with more hooks finds them in another order.
+        train = sorted((op for op in special if _applies(op)), key=lambda op: op.name)
         if special:
             shift(self)
         sources = [t for op in special if op.type == "IteratorGetNext" for t in op.outputs]
@@ -144,7 +145,9 @@ def _watch_runs(record: Recorder, samples: Samples) -> None:
         if not train:
             if not sources:
                 note_images(fed, False)
-                return run(self, fetches, feed_dict, options, run_metadata)
+                result = run(self, fetches, feed_dict, options, run_metadata)
+                shift(self)  # at once where this was what initializes the variables
+                return result
             result, data = run(self, [fetches, sources], feed_dict, options, run_metadata)
             note_images(data, False)
             return result
