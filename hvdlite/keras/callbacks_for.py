@@ -17,7 +17,7 @@ def _list(variables: Any) -> list[Any]:
 
 
 def _get(optimizer: Any, name: str) -> Any:
-    value = getattr(optimizer, name)
+    value = getattr(optimizer, name, None)
     return float(read(value)) if hasattr(value, "numpy") else value
 
 
@@ -179,7 +179,7 @@ def make(keras: Any) -> tuple[type, ...]:
             before = _get(optimizer, "learning_rate")
             rate = self.initial_lr * self.multiplier(epoch)
             _set(optimizer, "learning_rate", rate)
-            if self.momentum_correction and before and getattr(optimizer, "momentum", None):
+            if self.momentum_correction and before and _get(optimizer, "momentum"):
                 # A compiled step has its momentum for good, but what that acts on can be scaled.
                 slots = [each["momentum"] for each in getattr(optimizer, "_slots", {}).values()]
                 for name in ("momentums", "_momentums"):

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 from keras_training import binding, numbers, small, weights
-from mpi import launch
 
 
 def _values() -> list:
@@ -157,44 +156,3 @@ def test_what_keras_3_refuses_comes_with_advice(tmp_path):
     for i, each in enumerate(told):
         assert "Traceback" in each
         assert ("TF_USE_LEGACY_KERAS=1" in each) == (i < len(REFUSED)), each
-
-
-@pytest.mark.slow
-def test_programs_of_tensorflow_1_with_the_older_keras():
-    """Graphs, a session, and the optimizers that Keras has for them."""
-    outcome = launch(
-        """
-        import numpy as np
-        import tensorflow.compat.v1 as tf
-        tf.disable_v2_behavior()
-        import hvdlite.tensorflow.keras as hvd
-
-        keras = tf.keras  # with backend.set_session, and the older optimizers
-        hvd.init()
-        keras.backend.set_session(tf.Session())
-        numbers = np.random.default_rng(hvd.rank())
-        x = numbers.normal(size=(32, 4)).astype("float32")
-        for kind in (keras.optimizers.Adam, keras.optimizers.SGD):
-            optimizer = hvd.DistributedOptimizer(kind(0.1))
-            dense = keras.layers.Dense(2, input_shape=(4,))
-            model = keras.Sequential([dense, keras.layers.BatchNormalization()])
-            model.compile(optimizer, "mse", metrics=["mae"])
-            callbacks = [
-                hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-                hvd.callbacks.MetricAverageCallback(),
-                hvd.callbacks.LearningRateWarmupCallback(0.1, warmup_epochs=1),
-            ]
-            fit = model.fit(x, x[:, :2] * 2, 8, epochs=2, verbose=0, callbacks=callbacks)
-            score = hvd.allreduce(model.evaluate(x, x[:, :2], verbose=0))
-            rate = float(keras.backend.get_value(model.optimizer.learning_rate))
-            found = [fit.history["loss"], score.tolist(), dense.get_weights()[0].tolist()]
-            print(kind.__name__, round(rate, 6), found, flush=True)
-        """,
-        2,
-        timeout=120,
-        env={"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"},
-    )
-    assert outcome.returncode == 0, outcome
-    told = sorted(outcome.stdout.splitlines())  # in pairs, if the ranks agree
-    assert told[::2] == told[1::2] and len(told) == 4, outcome
-    assert all(line.split()[1] == "0.1" for line in told), outcome
