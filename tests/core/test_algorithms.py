@@ -249,8 +249,8 @@ def _still_lent(algorithm: str) -> list[int]:
     for _ in range(3):
         collectives.allreduce(np.ones(10), 1, lambda array: None)
         collectives.alltoall(np.ones(3), [1, 1, 1], [1, 1, 1])
-    parts = [collectives, getattr(collectives, "between", None)]
-    return [len(part.group.lent) for part in parts if part is not None]
+    parts = [collectives, *(getattr(collectives, "between", None) or ())]
+    return [len(part.group.lent) for part in parts]
 
 
 @pytest.mark.parametrize("algorithm", ["mpi", "ring", "ps", "hierarchical"])
