@@ -13,7 +13,7 @@ from hvdlite.world import World
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_TESTS = 32
+_TESTS = 1000
 
 
 class Group:
