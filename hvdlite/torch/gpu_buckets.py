@@ -36,7 +36,6 @@ class GPUBucket(Bucket):
         super().__init__(params, dtype)
         self._early = early
         self._device = params[0].device
-        self._to_come = len(params)
         self._full = torch.cuda.Event()
 
     def allocation(self, name: str, kind: str = "barrier") -> Request:
@@ -50,8 +49,7 @@ class GPUBucket(Bucket):
         self._ones = torch.ones_like(self._there)
 
     def put_early(self, param: torch.Tensor) -> bool:
-        self._to_come -= 1
-        return self._early and self._to_come == 0
+        return self._early
 
     def fill(self) -> None:
         grads = [param.grad for param in self.params]
@@ -66,7 +64,6 @@ class GPUBucket(Bucket):
             elif grad is not view:
                 pairs.append((view, grad.to_dense() if grad.is_sparse else grad))
         torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
-        self._to_come = len(self.params)
 
     def request(self, *args: Any) -> Request:
         request = super().request(*args)

@@ -89,7 +89,8 @@ class GradientSync:
         self._passes[param] = passes
         if passes == self.backward_passes_per_step:
             bucket = self._bucket_of.get(id(param))
-            if bucket is not None and bucket.put_early(param) and self._engine is engine():
+            begins = bucket is not None and bucket.put_early(param) and self._engine is engine()
+            if begins and all(self._passes.get(other) == passes for other in bucket.params):
                 self._start(bucket)
             pending = self._last is not None and not self._last.done
             if pending and self._engine is engine():  # not one of before an interrupt
@@ -104,8 +105,10 @@ class GradientSync:
         return bool(self._passes)
 
     def forget(self) -> None:
-        """Forget the backward passes counted so far."""
+        """Forget the backward passes counted so far, and what they have begun to reduce."""
         self._passes.clear()
+        if self._under_way:
+            self._wait(engine(), process_set_number(self.process_set))
 
     # Reducing
 

@@ -124,8 +124,9 @@ def test_two_ranks_on_one_gpu(ranks):
     assert ranks(2).run(_shared_gpu) == [True, True]
 
 
-def _large(case: str) -> list[bool]:
-    """A model whose gradients are reduced in several buckets during the backward pass."""
+def _large(case: str, early: bool) -> list[bool]:
+    """A model of large layers; with `early` its gradients, few and large, are reduced in several
+    buckets during the backward pass."""
     import torch
 
     import hvdlite.torch as hvd
@@ -133,11 +134,12 @@ def _large(case: str) -> list[bool]:
     hvd.shutdown()
     hvd.init()
     torch.cuda.set_device(hvd.local_rank())
-    rank, width = hvd.rank(), 1500
+    rank, width = hvd.rank(), 2048 if early else 1500
+    begun = []
 
     def build():
         torch.manual_seed(1)
-        layers = [torch.nn.Linear(width, width) for _ in range(9)]  # 81 MB
+        layers = [torch.nn.Linear(width, width, bias=not early) for _ in range(9)]
         model = torch.nn.ModuleList(layers).cuda()
         model.table = torch.nn.Embedding(10, width, sparse=case == "sparse").cuda()
         return model
@@ -164,8 +166,14 @@ def _large(case: str) -> list[bool]:
         optimizer.zero_grad(set_to_none=case != "kept")
         passes = 2 if case == "passes" else 1
         optimizer.set_backward_passes_per_step(passes)
+        if case == "reloaded" and step == 2:  # what is under way then counts no more
+            loss(ours, batch[rank], step, rank).backward()
+            optimizer.load_state_dict(optimizer.state_dict())
+            optimizer.zero_grad()
         for _ in range(passes):
             loss(ours, batch[rank], step, rank).backward()
+        if step and case == "plain":  # the buckets have begun, if it pays
+            begun.append(bool(optimizer._sync._under_way))
         if case == "clipped":
             optimizer.synchronize()
             torch.nn.utils.clip_grad_norm_(ours.parameters(), 0.01)
@@ -182,14 +190,16 @@ def _large(case: str) -> list[bool]:
     flat = torch.cat([p.detach().flatten() for p in ours.parameters()])
     single = torch.cat([p.detach().flatten() for p in alone.parameters()])
     both = hvd.allgather(flat.view(1, -1))
-    return [torch.equal(both[0], both[1]), torch.allclose(flat, single, atol=1e-5)]
+    as_meant = case != "plain" or begun == [early] * 3
+    return [as_meant, torch.equal(both[0], both[1]), torch.allclose(flat, single, atol=1e-5)]
 
 
+@pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize(
-    "case", ["plain", "kept", "missing", "sparse", "frozen", "passes", "clipped"]
+    "case", ["plain", "kept", "missing", "sparse", "frozen", "passes", "clipped", "reloaded"]
 )
-def test_buckets_during_backward(ranks, case):
-    assert ranks(2).run(_large, case) == [[True, True]] * 2
+def test_large_gradients(ranks, case, early):
+    assert ranks(2).run(_large, case, early) == [[True, True, True]] * 2
 
 
 def _captured() -> list[bool]:
