@@ -77,18 +77,32 @@ def weights(output):
     return re.search(r"weights ([0-9a-f ]+)", output).group(1).split()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(2000)
-def test_two_ranks_learn_as_well_as_one(train):
+def learn_alike(train, *options, limit):
+    """Train on one and on two ranks; the last epoch of each."""
     # One thread each: two threads that wait for each other take ages on a busy machine.
-    options = ["--epochs=2", "--threads=1"]
-    _, one = train(SOLUTION, *options, np=1, limit=900)
-    output, two = train(SOLUTION, *options, np=2, limit=900)
-    assert not one[-1]["is_sample"] and two[-1]["images"] == 60_000
+    options = ["--epochs=2", "--threads=1", *options]
+    _, one = train(SOLUTION, *options, np=1, limit=limit)
+    output, two = train(SOLUTION, *options, np=2, limit=limit)
+    assert not one[-1]["is_sample"] and one[-1]["images"] == two[-1]["images"]
     assert (one[-1]["processes"], two[-1]["processes"]) == (1, 2)
-    assert two[-1]["accuracy"] >= 0.88
-    assert abs(two[-1]["accuracy"] - one[-1]["accuracy"]) <= 0.01
     assert len(weights(output)) == 2 and len(set(weights(output))) == 1
+    return one[-1], two[-1]
+
+
+@pytest.mark.slow
+def test_two_ranks_learn_as_well_as_one(train):
+    one, two = learn_alike(train, "--limit=2000", "--batch-size=16", limit=240)
+    # With other seeds 0.79 to 0.82 and 0.78 to 0.80 came out; ten classes by chance give 0.1.
+    assert two["accuracy"] >= 0.7
+    assert two["accuracy"] >= one["accuracy"] - 0.08
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(2000)
+def test_two_ranks_learn_as_well_as_one_from_all_images(train):
+    one, two = learn_alike(train, limit=900)
+    assert two["images"] == 60_000 and two["accuracy"] >= 0.88
+    assert abs(two["accuracy"] - one["accuracy"]) <= 0.01
 
 
 def test_ranks_end_equal_and_one_reports(train):
