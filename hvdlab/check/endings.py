@@ -79,11 +79,14 @@ def _blame(ranks: list[Rank], phase: int) -> str:
         return "resume" if not any(counts) else "broadcast"
     if "broadcast" in kinds:
         return "broadcast"
-    epochs = [call["epoch"] for call in odd]
     if "metric" in kinds:
         # A rank that is still in the steps of an epoch which the other one has left.
-        behind = len(odd) == RANKS and "gradient" in kinds and len(set(epochs)) == 1
-        return "shard" if behind and counts[0] != counts[1] else "metrics"
+        epochs = {
+            call["begun" if kind == "metric" else "epoch"]
+            for call, kind in zip(odd, kinds, strict=True)
+        }
+        behind = len(odd) == RANKS and "gradient" in kinds and len(epochs) == 1
+        return "shard" if behind else "metrics"
     if "gradient" in kinds:
         return "shard" if counts[0] != counts[1] else "optimizer"
     return ""

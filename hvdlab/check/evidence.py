@@ -56,7 +56,7 @@ class Phase:
     """One run of the script on one rank."""
 
     epochs: list[Epoch] = field(default_factory=list)
-    calls: list[Event] = field(default_factory=list)  # collectives; "epoch", "steps": when
+    calls: list[Event] = field(default_factory=list)  # collectives and when
     error: str | None = None
     where: str = ""
     ended: bool = False
@@ -124,6 +124,8 @@ def _read_rank(events: list[Event]) -> Rank:
             loss = event["value"]
         elif kind == "collective":
             now = {"epoch": len(phase.epochs) + tests, "steps": len(phase.steps)}
+            now["begun"] = len(phase.epochs)
+            now["training"] = bool(ids)  # between a batch and its step
             phase.calls.append({**event, **now})
             if event["kind"] == "allreduce":
                 reduced += event["elements"]

@@ -35,7 +35,7 @@ def judge(script: Script, name: str, recording: Recording) -> Verdict:
         "rate": lambda: _rate(script, ranks),
         "optimizer": lambda: _optimizer(ranks),
         "broadcast": lambda: _broadcast(script, ranks),
-        "shard": lambda: data(ranks),
+        "shard": lambda: data(script, ranks),
         "rank0": lambda: _rank0(script, recording, ranks),
         "resume": lambda: _resume(ranks, recording),
         "metrics": lambda: metrics(script, ranks, recording),
@@ -63,7 +63,9 @@ def _both(texts: list[str]) -> str:
 def _init(ranks: list[Rank]) -> Finding:
     missing = [rank for rank, each in enumerate(ranks) if not each.inits]
     if missing:
-        return OPEN, f"no init() on {_names(missing)}"
+        errors = [ranks[rank].phase(0).error or "" for rank in missing]
+        early = all(error and not error.startswith("NotInitializedError") for error in errors)
+        return UNSEEN if early else OPEN, f"no init() on {_names(missing)}"
     sizes = [each.inits[0]["size"] for each in ranks]
     if sizes != [RANKS] * RANKS:
         return WRONG, _both([f"sees {size} process(es)" for size in sizes])
@@ -217,8 +219,11 @@ def _rank0(script: Script, recording: Recording, ranks: list[Rank]) -> Finding:
     told = _both(texts)
     if wrong:
         return WRONG, told
+    ended_well = all(rank.phase(0).ended and not rank.phase(0).error for rank in ranks)
+    if script.outside and not ended_well and not recording.files[0]:
+        return UNSEEN, f"{told}; the run ended early"
     if not script.outside and not (recording.files[0] and recording.printed[0]):
-        if not all(rank.phase(0).ended and not rank.phase(0).error for rank in ranks):
+        if not ended_well:
             return UNSEEN, f"{told}; the run ended early"
         return WRONG, told
     return DONE, told

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterator
+
 from .course import Script
-from .evidence import SMALL, Phase, Rank, parted
+from .evidence import SMALL, Event, Phase, Rank, parted
 from .run import RANKS, Recording
 from .verdict import DONE, OPEN, UNSEEN, WRONG
 
 Finding = tuple[str, str]
 
 
-def data(ranks: list[Rank]) -> Finding:
+def data(script: Script, ranks: list[Rank]) -> Finding:
     """Are the parts of an epoch disjoint, do they cover the set, does the order change?"""
     epochs = [parted(rank.phase(0)) for rank in ranks]
     whole = max(rank.images for rank in ranks)
     if not all(mine and mine[0] for mine in epochs) or not whole:
         return UNSEEN, "no training images were seen"
+    if script.outside and all(_is_drawn(rank.phase(0), whole) for rank in ranks):
+        return _draws(ranks)
     first = [mine[0] for mine in epochs]
     common = set(first[0]) & set(first[1])
     total, distinct = sum(map(len, first)), len(set(first[0]) | set(first[1]))
@@ -40,6 +46,26 @@ def data(ranks: list[Rank]) -> Finding:
     if any(again) and not any(rank.fits for rank in ranks):  # Keras shuffles by itself
         return WRONG, f"{told}; and epoch 2 had them in the same order as epoch 1"
     return DONE, f"{told}; epoch 2 had another order"
+
+
+def _stream(phase: Phase) -> list[int | str]:
+    """All training images, in the order in which they were read."""
+    return [number for step in phase.steps for number in step.ids]
+
+
+def _is_drawn(phase: Phase, whole: int) -> bool:
+    """Whether images come again long before the set is through."""
+    first = _stream(phase)[: whole // 2]
+    return len(first) - len(set(first)) > 0.05 * whole
+
+
+def _draws(ranks: list[Rank]) -> Finding:
+    """Random draws without end have no epochs: the number of steps alone tells the share."""
+    streams = [_stream(rank.phase(0)) for rank in ranks]
+    if streams[0][:SMALL] == streams[1][:SMALL]:
+        return WRONG, "both ranks draw the same images, in the same order"
+    told = "each rank draws from all images, in an order of its own"
+    return UNSEEN, f"{told}; whether more ranks take fewer steps each can't be seen"
 
 
 def _close(one: float, other: float) -> bool:
@@ -90,10 +116,21 @@ def metrics(script: Script, ranks: list[Rank], recording: Recording) -> Finding:
 
 
 def _any_small(phases: list[Phase]) -> bool:
-    return all(
-        any(0 < call["elements"] <= SMALL and call["values"] for call in phase.calls)
-        for phase in phases
-    )
+    """Whether every rank gave a number to the others that is no gradient and no state."""
+    return all(any(_small(phase)) for phase in phases)
+
+
+def _kin(call: Event) -> tuple[str, int]:
+    """The same for the calls of one place, which may be numbered."""
+    return re.sub(r"\d+", "", call["name"]), call["elements"]
+
+
+def _small(phase: Phase) -> Iterator[bool]:
+    often = Counter(map(_kin, phase.calls))
+    for call in phase.calls:
+        in_every_step = call["training"] or often[_kin(call)] >= max(2, len(phase.steps))
+        shared = call["kind"] != "broadcast" and call["steps"] and not in_every_step
+        yield bool(shared and 0 < call["elements"] <= SMALL and call["values"])
 
 
 def _sent(phases: list[Phase], number: int, value: float) -> list[float | None]:
@@ -120,6 +157,8 @@ def _sent(phases: list[Phase], number: int, value: float) -> list[float | None]:
 def schedule(script: Script, ranks: list[Rank]) -> Finding:
     """Does the rate grow in the first epoch, stay after it, and fall as in the plain script?"""
     phase = ranks[0].phase(0)
+    if script.outside:
+        return _warm_up(phase)
     if len(phase.epochs) < 2 or not phase.epochs[1].steps:
         return UNSEEN, "the run ended before the second epoch"
     warm, after = ([step.lr for step in epoch.steps] for epoch in phase.epochs[:2])
@@ -138,3 +177,17 @@ def schedule(script: Script, ranks: list[Rank]) -> Finding:
         if abs(resumed[0].lr / top - wanted) > 0.05 * wanted:
             return WRONG, f"{told}, where the plain script takes {wanted:g} times its rate"
     return DONE, told
+
+
+def _warm_up(phase: Phase) -> Finding:
+    """Does the rate of a script that nothing is known of grow from step to step?"""
+    rates = [step.lr for step in phase.steps]
+    if len(rates) < 2:
+        return UNSEEN, "the run ended before the second step"
+    top = rates.index(max(rates))
+    told = f"in {len(rates)} steps the rate went from {rates[0]:.4g} to {rates[top]:.4g}"
+    if rates[0] <= 0.75 * rates[top] and rates[: top + 1] == sorted(rates[: top + 1]):
+        return DONE, told
+    if len(phase.epochs) < 2:
+        return UNSEEN, f"{told}; the run ended before the second epoch"
+    return OPEN, f"{told}: no warm-up"

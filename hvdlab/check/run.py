@@ -60,7 +60,9 @@ class Recording:
         return cls(**json.loads(text))
 
 
-def observe(script: Path, phases: list[list[str]], limit: float = TIME_S) -> Recording:
+def observe(
+    script: Path, phases: list[list[str]], limit: float = TIME_S, steps: int | None = None
+) -> Recording:
     """Run the script on two ranks, once for each list of arguments, and tell what was seen.
 
     "{home}" in an argument stands for a folder that each rank has for itself, so that it shows
@@ -68,6 +70,8 @@ def observe(script: Path, phases: list[list[str]], limit: float = TIME_S) -> Rec
 
     Args:
         limit: seconds after which the run is ended.
+        steps: the most that Keras' fit takes in an epoch that has a number of steps, with two
+            epochs at most; None: as many as the script wants.
 
     Raises OSError if the script can't be read.
     """
@@ -80,7 +84,13 @@ def observe(script: Path, phases: list[list[str]], limit: float = TIME_S) -> Rec
             (folder / f"rank-{rank}" / "logs").mkdir()
         for name in ("tmp", "home"):
             (folder / name).mkdir()
-        plan = {"script": script.name, "folder": str(folder), "np": RANKS, "phases": phases}
+        plan = {
+            "script": script.name,
+            "folder": str(folder),
+            "np": RANKS,
+            "phases": phases,
+            "steps": steps,
+        }
         (folder / "plan.json").write_text(json.dumps(plan))
         before = [_files(folder / f"rank-{rank}") for rank in range(RANKS)]
         stopped = _run(folder, limit)

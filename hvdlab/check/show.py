@@ -39,12 +39,12 @@ def show(verdict: Verdict, console: Console | None = None) -> None:
         console.print(Text(f"refused: {line}", "red"))
     if verdict.ended:
         console.print(Text(verdict.ended, "red"))
+    course = f" (checked as lab {verdict.lab}'s {verdict.version_of})" if verdict.lab else ""
     done = sum(step.result == DONE for step in verdict.steps)
     console.print(
         Text(
             f"{verdict.script}: {done} of {len(verdict.steps)} steps done, "
-            f"{verdict.points} of {verdict.of} points (checked as lab {verdict.lab}'s "
-            f"{verdict.version_of})",
+            f"{verdict.points} of {verdict.of} points{course}",
             "bold green" if verdict.done else "bold",
         )
     )

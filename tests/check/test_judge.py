@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdlab.check.mistakes.table import Program, library, load
+from hvdlab.check.mistakes.programs import Program, library, load
 from hvdlab.check.run import Recording
 
 RECORDINGS = Path(__file__).with_name("recordings")

@@ -16,6 +16,45 @@ from hvdlab.check.mistakes import all_mistakes, fitting
 from hvdlab.check.sabotage import hide, known_as, reveal
 
 ROOT = Path(__file__).resolve().parents[2]
+OUTSIDE = """
+import argparse
+
+import horovod.torch as hvd
+import torch
+from torchvision import datasets, transforms
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=50)
+parser.add_argument("--batch-size", type=int, default=64)
+parser.add_argument("--lr", type=float, default=0.1)
+args = parser.parse_args()
+hvd.init()
+torch.cuda.set_device(hvd.local_rank())
+model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * hvd.size())
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+loaders = []
+for train in (True, False):
+    images = datasets.MNIST(".", train=train, download=True, transform=transforms.ToTensor())
+    sampler = torch.utils.data.DistributedSampler(images, hvd.size(), hvd.rank())
+    loaders.append(
+        torch.utils.data.DataLoader(
+            images, args.batch_size, sampler=sampler, num_workers=1,
+            multiprocessing_context="forkserver",
+        )
+    )
+for epoch in range(args.epochs):
+    loaders[0].sampler.set_epoch(epoch)
+    for x, y in loaders[0]:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+        optimizer.step()
+    # Validation as many write it: without torch.no_grad().
+    right = sum((model(x.cuda()).argmax(1) == y.cuda()).float().mean() for x, y in loaders[1])
+    right = hvd.allreduce(right / len(loaders[1]), name="accuracy")
+    if hvd.rank() == 0:
+        print(epoch, right.item())
+"""
 SCRIPTS = pytest.mark.parametrize("script", ALL, ids=lambda script: script.name)
 
 
@@ -145,3 +184,18 @@ def test_a_script_of_tensorflow_is_checked(tmp_path):
     verdict = json.loads(done.stdout)
     assert done.returncode == 0 and verdict["done"], done.stderr + done.stdout
     assert verdict["version_of"] == script.name and len(verdict["steps"]) == 11
+
+
+@pytest.mark.slow
+def test_a_script_from_outside_is_advised(tmp_path):
+    """With loaders in processes of their own, and a validation that looks like training."""
+    (tmp_path / "outside.py").write_text(OUTSIDE)
+    done = hvdlab("check", "--advise", "outside.py", "--json", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    verdict = json.loads(done.stdout)["verdict"]
+    assert verdict["ended"] == ""
+    assert {step["key"]: step["result"] for step in verdict["steps"]} == {
+        "init": "done", "device": "done", "rate": "done", "optimizer": "done",
+        "broadcast": "open", "shard": "done", "rank0": "done", "metrics": "done",
+        "schedule": "open", "threads": "open",
+    }  # fmt: skip

@@ -49,7 +49,9 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _watch_frameworks(record: Recorder, samples: Samples, slices: data_side.Slice) -> None:
+def _watch_frameworks(
+    record: Recorder, samples: Samples, slices: data_side.Slice, steps: int | None
+) -> None:
     tensorflow_is_whole: list[bool] = []
     keras_waits: list[bool] = []
 
@@ -74,7 +76,7 @@ def _watch_frameworks(record: Recorder, samples: Samples, slices: data_side.Slic
             return
         from . import keras_side
 
-        keras_side.watch(record, samples)
+        keras_side.watch(record, samples, steps)
         data_side.serve_keras(slices)
 
     actions = {"torch": torch, "tensorflow": tensorflow, "keras": keras}
@@ -150,7 +152,7 @@ def main() -> int:
     slices = data_side.Slice(record, samples, str(folder / "data"))
     runtime.watch_data(slices)
     runtime.watch_cores(record)
-    _watch_frameworks(record, samples, slices)
+    _watch_frameworks(record, samples, slices, plan.get("steps"))
     os.environ.pop("OMP_NUM_THREADS", None)
     guard.watch(record, folder)
     for phase, arguments in enumerate(plan["phases"], 1):

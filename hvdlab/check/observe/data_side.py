@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 import types
@@ -27,8 +28,7 @@ class Slice:
 
 
 def serve_keras(data: Slice) -> None:
-    """keras.datasets.mnist and fashion_mnist, without a download."""
-    import keras
+    """keras.datasets.mnist and fashion_mnist, also as tf.keras.datasets, without a download."""
 
     def loader(name: str) -> Any:
         def load_data(*_: Any, **__: Any) -> Any:
@@ -40,8 +40,10 @@ def serve_keras(data: Slice) -> None:
 
         return load_data
 
-    keras.datasets.mnist.load_data = loader("mnist")
-    keras.datasets.fashion_mnist.load_data = loader("fashion-mnist")
+    for package in ("keras", "keras._tf_keras.keras"):
+        sets = importlib.import_module(f"{package}.datasets")
+        sets.mnist.load_data = loader("mnist")
+        sets.fashion_mnist.load_data = loader("fashion-mnist")
 
 
 def serve_torchvision(data: Slice) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import keras
@@ -13,13 +14,16 @@ from . import runtime
 from .recorder import Recorder, Samples, digest
 
 
-def watch(record: Recorder, samples: Samples) -> None:
-    """Start to watch; before the script has made anything."""
+def watch(record: Recorder, samples: Samples, steps: int | None) -> None:
+    """Start to watch; before the script has made anything.
+
+    steps: the most that a call of fit takes in an epoch, of two; None where nothing is cut.
+    """
     if keras.backend.backend() != "tensorflow":
         return
     _watch_batches(record, samples)
     _watch_steps(record)
-    _watch_fit(record)
+    _watch_fit(record, steps)
 
 
 def _watch_batches(record: Recorder, samples: Samples) -> None:
@@ -31,16 +35,17 @@ def _watch_batches(record: Recorder, samples: Samples) -> None:
     @functools.wraps(call)
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
         images = tensorflow_side.array_of(args[0]) if depth[0] == 0 and args else None
-        ids: list[int | str] = []
         trains = tensorflow_side.tapes_open[0] > 0
-        if images is not None and images.ndim > 1 and self.weights:
-            ids = samples.identify(images)
-            record("batch", train=trains, ids=ids)
         depth[0] += 1
         try:
             output = call(self, *args, **kwargs)
         finally:
             depth[0] -= 1
+        ids: list[int | str] = []
+        # Only now: a model that was not built has its weights since this call.
+        if images is not None and images.ndim > 1 and self.weights:
+            ids = samples.identify(images)
+            record("batch", train=trains, ids=ids)
         scores = tensorflow_side.array_of(output) if ids and not trains else None
         if scores is not None:
             right = samples.right(ids, scores)
@@ -81,12 +86,18 @@ def _watch_steps(record: Recorder) -> None:
     BaseOptimizer.apply, BaseOptimizer._clip_gradients = watched_apply, watched_clip
 
 
-def _watch_fit(record: Recorder) -> None:
+def _watch_fit(record: Recorder, steps: int | None) -> None:
     fit = keras.Model.fit
+    signature = inspect.signature(fit)
 
     @functools.wraps(fit)
-    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        record("fit", steps_per_epoch=kwargs.get("steps_per_epoch"))
-        return fit(self, *args, **kwargs)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        record("fit", steps_per_epoch=given.get("steps_per_epoch"))
+        if steps is not None:
+            given["epochs"] = min(given.get("epochs", 1), given.get("initial_epoch", 0) + 2)
+            if given.get("steps_per_epoch"):
+                given["steps_per_epoch"] = min(given["steps_per_epoch"], steps)
+        return fit(**given)
 
     keras.Model.fit = watched

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import weakref
 from typing import Any
 
@@ -24,6 +25,7 @@ def watch(record: Recorder, samples: Samples) -> None:
     torch.set_num_threads(1)
     _pretend_gpus(record)
     _watch_threads(record)
+    _load_here()
     _watch_batches(record, samples)
     _own_first_weights(record)
     _watch_steps(record)
@@ -110,24 +112,49 @@ def _watch_threads(record: Recorder) -> None:
 # What the model sees, and what comes of it
 
 
+def _load_here() -> None:
+    """Every DataLoader loads in its own process: what it loads is the same, sooner."""
+    init = torch.utils.data.DataLoader.__init__
+    signature = inspect.signature(init)
+    alone = {
+        "num_workers": 0, "multiprocessing_context": None, "persistent_workers": False,
+        "prefetch_factor": None,
+    }  # fmt: skip
+
+    @functools.wraps(init)
+    def watched(*args: Any, **kwargs: Any) -> None:
+        init(**{**signature.bind(*args, **kwargs).arguments, **alone})
+
+    torch.utils.data.DataLoader.__init__ = watched
+
+
 def _watch_batches(record: Recorder, samples: Samples) -> None:
-    depth, ids = [0], [[]]
+    depth, ids, trains = [0], [[]], [False]
 
     def images_of(args: Any) -> Any:
         first = next((each for each in args if isinstance(each, torch.Tensor)), None)
         return first if first is not None and first.ndim > 1 else None
 
+    def is_test(module: torch.nn.Module, ids: list[int | str]) -> bool:
+        """Whether this is validation, also where nobody said torch.no_grad()."""
+        of_test_set = all(str(number).startswith("t") for number in ids)
+        return of_test_set or (not module.training and not any(isinstance(i, int) for i in ids))
+
     def before(module: torch.nn.Module, args: Any) -> None:
         depth[0] += 1
-        if depth[0] == 1 and next(module.parameters(), None) is not None:
+        if depth[0] > 1:
+            return
+        ids[0], trains[0] = [], torch.is_grad_enabled()
+        if next(module.parameters(), None) is not None:
             images = images_of(args)
             if images is not None and images.is_floating_point():
                 ids[0] = samples.identify(images.detach().numpy())
-                record("batch", train=torch.is_grad_enabled(), ids=ids[0])
+                trains[0] &= not is_test(module, ids[0])
+                record("batch", train=trains[0], ids=ids[0])
 
     def after(module: torch.nn.Module, args: Any, output: Any) -> None:
         depth[0] -= 1
-        if depth[0] == 0 and not torch.is_grad_enabled() and isinstance(output, torch.Tensor):
+        if depth[0] == 0 and not trains[0] and isinstance(output, torch.Tensor):
             right = samples.right(ids[0], output.detach().numpy())
             if right is not None:
                 record("right", count=right, of=len(ids[0]))
