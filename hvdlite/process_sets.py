@@ -63,7 +63,8 @@ class ProcessSet:
         return id(self)
 
     def __repr__(self) -> str:
-        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+        told = f"process_set_id={self.process_set_id}, ranks={self.ranks}"
+        return f"ProcessSet({told}, mpi_comm={self.mpi_comm})"  # as Horovod writes it
 
 
 def _world_ranks(comm: "MPI.Comm") -> list[int]:

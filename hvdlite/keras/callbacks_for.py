@@ -51,11 +51,9 @@ def make(keras: Any) -> tuple[type, ...]:
 
         def __init__(self, root_rank: int, device: str = "", local_variables: Any = None):
             super().__init__()
-            self.root_rank = root_rank
-            self.device = device
+            self.root_rank, self.device = root_rank, device
             self.broadcast_done = False
-            self._local: set[int] = set()
-            self._known: set[int] = set()
+            self._local, self._known = set[int](), set[int]()
             if hasattr(local_variables, "assign"):
                 local_variables = [local_variables]
             for variable in local_variables or ():
@@ -141,8 +139,7 @@ def make(keras: Any) -> tuple[type, ...]:
             super().__init__()
             self.initial_lr = initial_lr
             self.start_epoch, self.end_epoch = start_epoch, end_epoch
-            self.staircase = staircase
-            self.momentum_correction = momentum_correction
+            self.staircase, self.momentum_correction = staircase, momentum_correction
             self.steps_per_epoch = steps_per_epoch
             self.current_epoch = 0
             self.multiplier = multiplier
@@ -154,7 +151,9 @@ def make(keras: Any) -> tuple[type, ...]:
             if self.initial_lr is None:
                 self.initial_lr = _get(self.model.optimizer, "learning_rate")
             if not self.staircase and not self.steps_per_epoch:
-                self.steps_per_epoch = self.params.get("steps")
+                told = self.params.get
+                rows = told("samples") or 0  # what is known in a session of TensorFlow 1
+                self.steps_per_epoch = told("steps") or -(-rows // (told("batch_size") or 1))
                 if not self.steps_per_epoch:
                     raise ValueError(
                         f"{type(self).__name__} can't know the number of steps of an epoch here: "

@@ -78,15 +78,15 @@ def test_ctrl_c_ends_a_wait_in_a_graph(interrupted, way):
     assert out.count(f"{way} goes on") == 2, interrupted
 
 
-def _train(folder: str) -> list:
-    """A monitored session of TensorFlow 1 that trains up to step 4; step and value of each."""
+def _train(folder: str, last: int) -> list:
+    """A monitored session of TensorFlow 1 that trains up to step `last`; its steps and values."""
     import tensorflow as tf
 
     import hvdlite.tensorflow as hvd
 
     hvd.init()
     folder = folder if hvd.rank() == 0 else None
-    if folder and (tf.train.latest_checkpoint(folder) or "").endswith("-4"):
+    if folder and (tf.train.latest_checkpoint(folder) or "").endswith(f"-{last}"):
         return []  # nothing is left to do
     v1, found = tf.compat.v1, []
     with tf.Graph().as_default():
@@ -94,26 +94,41 @@ def _train(folder: str) -> list:
         step = v1.train.get_or_create_global_step()
         optimizer = hvd.DistributedOptimizer(v1.train.MomentumOptimizer(0.1 * hvd.size(), 0.9))
         train = optimizer.minimize(tf.reduce_sum(x * x) * (1.0 + hvd.rank()), global_step=step)
-        hooks = [hvd.BroadcastGlobalVariablesHook(0), v1.train.StopAtStepHook(last_step=4)]
+        with tf.control_dependencies([train]):
+            state = [step.read_value(), x.read_value()]
+        hooks = [hvd.BroadcastGlobalVariablesHook(0), v1.train.StopAtStepHook(last_step=last)]
         with v1.train.MonitoredTrainingSession(
             checkpoint_dir=folder, hooks=hooks, save_summaries_steps=None, log_step_count_steps=None
         ) as session:
             while not session.should_stop():
-                _, at, value = session.run([train, step, x])
-                found.append([int(at), value.tolist()])
+                at, value = session.run(state)
+                found.append([int(at), float(value[0])])
     return found
 
 
 @pytest.mark.slow
 def test_a_rank_whose_session_has_nothing_to_do_ends_the_others_wait(ranks, tmp_path):
     """Rank 0 finds its training finished in the checkpoint and leaves at once."""
-    zero, one = ranks(2).run(_train, str(tmp_path))
+    zero, one = ranks(2).run(_train, str(tmp_path), 4)
     assert zero == one and len(zero) == 4
     program = f"""
         import runpy, sys
         sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-        runpy.run_path({__file__!r})["_train"]({str(tmp_path)!r})
+        runpy.run_path({__file__!r})["_train"]({str(tmp_path)!r}, 4)
         """
     again = launch(program, 2, timeout=120, env=QUIET)
     assert again.returncode != 0, again
     assert "rank 0" in again.stderr and "has ended its program" in again.stderr, again
+
+
+def test_a_monitored_session_goes_on_from_the_roots_checkpoint(ranks, tmp_path):
+    """Rank 0 alone has the checkpoint; the others get all of it, the momentum too."""
+    first = ranks(2).run(_train, str(tmp_path), 2)
+    then = ranks(2).run(_train, str(tmp_path), 4)
+    assert first[0] == first[1] and then[0] == then[1]
+    x, momentum, expected = 1.0, 0.0, []
+    for step in range(1, 5):
+        momentum = 0.9 * momentum + 3 * x  # the mean of both ranks' gradients, 2x and 4x
+        x -= 0.2 * momentum
+        expected.append([step, pytest.approx(x, abs=1e-5)])
+    assert first[0] + then[0] == expected
