@@ -20,6 +20,9 @@ from . import repeat
 from .programs import library, load, save
 
 
+BY_HAND = "<!-- What follows is written by hand. -->\n"
+
+
 def document(folder: Path) -> Iterator[str]:
     """The lines of docs/checks.md, from the recordings in a folder."""
     found = [
@@ -58,7 +61,7 @@ def document(folder: Path) -> Iterator[str]:
     yield f"- right programs, in several styles, that pass: {good[True]} of {count[True]}"
     if times:
         yield (
-            f"- seconds a check, on two cores of a shared virtual machine: median "
+            f"- seconds a check, on two cores that others used at the same time: median "
             f"{statistics.median(times):.0f}, longest {max(times):.0f}"
         )
     yield ""
@@ -93,7 +96,9 @@ def main() -> None:
         print(f"{seconds:5.1f} s  {sign:11}  {program.file}  {verdict.failing()} {verdict.ended}",
               flush=True)  # fmt: skip
     if args.doc:
-        args.doc.write_text("\n".join(document(args.recordings)) + "\n")
+        before = args.doc.read_text() if args.doc.exists() else ""
+        _, mark, rest = before.partition(BY_HAND)
+        args.doc.write_text("\n".join(document(args.recordings)) + f"\n\n{mark or BY_HAND}{rest}")
 
 
 if __name__ == "__main__":
