@@ -19,7 +19,6 @@ from ..verdict import UNSEEN
 from . import repeat
 from .programs import library, load, save
 
-
 BY_HAND = "<!-- What follows is written by hand. -->\n"
 
 
