@@ -22,7 +22,7 @@ from .analysis import Run, spread_hides
 from .job import CompareError, Job, run
 from .machine import cores, describe, gpus, versions
 
-__all__ = ["CompareError", "Comparison", "Job", "compare", "default_np", "run"]
+__all__ = ["CompareError", "Comparison", "Job", "Run", "compare", "default_np", "run"]
 
 
 @dataclass
@@ -44,6 +44,11 @@ class Comparison:
     def references(self) -> list[Run]:
         """One process with all cores, where that is another run than the baseline."""
         return [run for run in self.runs if run.reference]
+
+    @property
+    def largest(self) -> Run:
+        """The run with the most processes."""
+        return max((run for run in self.runs if not run.reference), key=lambda run: run.job.np)
 
     def show(self, console: Console | None = None) -> None:
         """Print the table and what it allows to be said."""

@@ -10,9 +10,9 @@ A step's check reads what the ranks did, not how the script is written.
 from __future__ import annotations
 
 from . import steps
-from .measured import in_words, speed_up
+from .measured import crowded, draw, draw_speeds, measure, speed_up
 from .observe import Seen, chosen_gpus, observe, together
 from .script import Script, begin, current, solution
 
-__all__ = ["Script", "Seen", "begin", "chosen_gpus", "current", "in_words", "observe"]
-__all__ += ["solution", "speed_up", "steps", "together"]
+__all__ = ["Script", "Seen", "begin", "chosen_gpus", "crowded", "current", "draw", "draw_speeds"]
+__all__ += ["measure", "observe", "solution", "speed_up", "steps", "together"]

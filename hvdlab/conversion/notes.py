@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
 from collections.abc import Callable, Iterator
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import numpy as np
+
+from ..check.observe.recorder import digest
 
 if TYPE_CHECKING:
     from .observe import Seen
@@ -33,6 +34,10 @@ def fresh(framework: str) -> None:
         import torch
 
         torch.set_num_threads(len(os.sched_getaffinity(0)))
+    else:
+        import tensorflow as tf
+
+        tf.get_logger().setLevel("ERROR")  # it would warn that models are made again and again
 
 
 @contextmanager
@@ -87,13 +92,6 @@ def gpu_of(framework: str, lines: str, rank: int) -> int:
     return last[0] if isinstance(last, list) else last
 
 
-def _digest(arrays: list[Any]) -> str:
-    whole = hashlib.sha256()
-    for array in arrays:
-        whole.update(np.ascontiguousarray(array).tobytes())
-    return whole.hexdigest()[:12]
-
-
 def _numbers(name: str) -> dict[bytes, int]:
     """The number of each training image of a data set, by its bytes."""
     from .. import data
@@ -119,12 +117,12 @@ def _torch(seen: Seen, rank: int) -> Iterator[Callable[[dict], None]]:
 
     def before(optimizer: Any, *_: Any) -> None:
         seen.rates.append(optimizer.param_groups[0]["lr"])
-        seen.before.append(_digest(weights(optimizer)))
+        seen.before.append(digest(weights(optimizer)))
         if not seen.update:
             seen.update = (-weights(optimizer)[-1]).tolist()
 
     def after(optimizer: Any, *_: Any) -> None:
-        seen.after.append(_digest(weights(optimizer)))
+        seen.after.append(digest(weights(optimizer)))
         if len(seen.after) == 1:
             seen.update = (np.asarray(seen.update) + weights(optimizer)[-1]).tolist()
 
@@ -198,11 +196,11 @@ def _keras(seen: Seen, rank: int) -> Iterator[Callable[[dict], None]]:
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             seen.rates.append(float(self.model.optimizer.learning_rate))
-            seen.before.append(_digest(self.model.get_weights()))
+            seen.before.append(digest(self.model.get_weights()))
             self.bias = self.model.get_weights()[-1]
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            seen.after.append(_digest(self.model.get_weights()))
+            seen.after.append(digest(self.model.get_weights()))
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             seen.epochs.append(self.images)
@@ -229,7 +227,7 @@ def _tensorflow(seen: Seen, rank: int) -> Iterator[Callable[[dict], None]]:
 
         def note_step(model: Any, optimizer: Any, images: Any, labels: Any) -> Any:
             seen.rates.append(float(optimizer.learning_rate))
-            seen.before.append(_digest(model.get_weights()))
+            seen.before.append(digest(model.get_weights()))
             if open_epoch[0]:
                 seen.epochs.append([])
                 open_epoch[0] = False
@@ -239,7 +237,7 @@ def _tensorflow(seen: Seen, rank: int) -> Iterator[Callable[[dict], None]]:
             losses.append(float(loss))
             if not seen.after:
                 seen.update = (model.get_weights()[-1] - bias).tolist()
-            seen.after.append(_digest(model.get_weights()))
+            seen.after.append(digest(model.get_weights()))
             return loss
 
         def note_evaluate(*args: Any, **more: Any) -> float:
@@ -275,7 +273,7 @@ def _tensorflow1(seen: Seen, rank: int) -> Iterator[Callable[[dict], None]]:
             seen.after.append(self._weights(context))
 
         def _weights(self, context: Any) -> str:
-            return _digest(context.session.run(tf.trainable_variables()))
+            return digest(context.session.run(tf.trainable_variables()))
 
     def note_start(*args: Any, **more: Any) -> Any:
         seen.epochs.append([])
@@ -286,6 +284,7 @@ def _tensorflow1(seen: Seen, rank: int) -> Iterator[Callable[[dict], None]]:
     with (
         patch.object(tf.train, "MonitoredTrainingSession", note_start),
         patch.object(tf, "set_random_seed", lambda seed: set_seed(seed + rank)),
+        patch.object(tf.logging, "set_verbosity", lambda level: None),  # the cell stays readable
     ):
         yield lambda names: None
 

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lab 05: Fashion-MNIST in Keras
 #
-# You take a Keras script that trains in one process and convert it, step by step, until it trains on as many as you like.
+# You take a Keras script that trains in one process and convert it, step by step, until it trains in as many processes as you like.
 #
 # You will be able to
 #
@@ -19,8 +19,7 @@
 # %load_ext hvdlab
 import os
 
-from hvdlab import conversion, engines, style
-from hvdlab.compare import compare, default_np
+from hvdlab import conversion, engines
 from hvdlab.conversion import steps
 from hvdlab.exercise import Check
 from hvdlab.predict import predict
@@ -192,10 +191,9 @@ with Check("step 5: the same start") as check:
 # importance: core
 #
 # So far both ranks read everything: twice the work, for nothing.
-# Let each rank take every N-th image, beginning at its own number: the slice `hvd.rank()`, `count`, `hvd.size()`.
-# Do it for `train_images`, `train_labels`, `test_images` and `test_labels`.
+# Let each rank take every N-th image, beginning at its own number: `slice(hvd.rank(), count, hvd.size())` for `train_images` and `train_labels`, and the same with `None` in the place of `count` for `test_images` and `test_labels`.
 #
-# All ranks must take the same number of steps, or one of them waits for others that have finished. So let `count`, the number of training images of all ranks together, be the largest multiple of N that there is.
+# All ranks must take the same number of steps, or one of them waits for others that have finished. So let `count` be the largest multiple of N that is not above the number of training images.
 #
 # *Where the images come from a generator that draws at random from all of them*, there is nothing to slice. Then each rank takes 1/N of the steps, `steps_per_epoch=steps // hvd.size()`, and 3/N of the validation steps, so that few test images are missed by chance.
 
@@ -387,7 +385,7 @@ engines.stop()
 # difficulty: 1
 # importance: core
 #
-# How many times as many images per second will the largest number of processes handle, compared with one? On a CPU each process has one thread, and without GPUs the largest number is 2.
+# How many times as many images per second will the largest number of processes handle, compared with one? Without GPUs the largest number is 2, and the one process has as many threads as each of the two.
 
 # %% solution="predict"
 guess = None
@@ -407,12 +405,10 @@ with Check("how much faster?") as check:
 # On the command line it is `hvdlab compare work/my_keras.py --np 1,2`. Without a converted script, the course's solution is measured.
 
 # %%
-measured = script.path if script.is_converted else script.solution
-result = compare(measured, np=default_np(), epochs=3, arguments=["--limit", "640"], max_repeats=1)
-result.show()
+result = conversion.measure(script, images=640)
 
 # %%
-style.show(result.figure(), conversion.in_words(result))
+conversion.draw(result)
 
 # %%
 prediction.reveal(conversion.speed_up(result))

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lab 06: Fashion-MNIST and MNIST in PyTorch
 #
-# You take a training script that runs in one process and convert it, step by step, until it runs on as many as you like.
+# You take a training script that runs in one process and convert it, step by step, until it runs in as many processes as you like.
 #
 # You will be able to
 #
@@ -18,8 +18,7 @@
 
 # %%
 # %load_ext hvdlab
-from hvdlab import conversion, engines, style
-from hvdlab.compare import compare, default_np
+from hvdlab import conversion, engines
 from hvdlab.conversion import steps
 from hvdlab.exercise import Check
 from hvdlab.predict import predict
@@ -161,7 +160,7 @@ with Check("step 4: average the gradients") as check:
 # `hvd.broadcast_parameters(model.state_dict(), root_rank=0)` gives all ranks the weights of rank 0, and `hvd.broadcast_optimizer_state(optimizer, root_rank=0)` its momentum.
 # Their place is just before the training, after a checkpoint may have been loaded.
 #
-# Run the check once *before* you write anything: it shows what happens without.
+# First see what happens without them:
 
 # %%
 if script.written("4"):
@@ -392,7 +391,7 @@ engines.stop()
 # difficulty: 1
 # importance: core
 #
-# How many times as many images per second will the largest number of processes handle, compared with one? On a CPU each process has one thread, and without GPUs the largest number is 2.
+# How many times as many images per second will the largest number of processes handle, compared with one? Without GPUs the largest number is 2, and the one process has as many threads as each of the two.
 
 # %% solution="predict"
 guess = None
@@ -412,12 +411,10 @@ with Check("how much faster?") as check:
 # On the command line it is `hvdlab compare work/my_torch.py --np 1,2`. Without a converted script, the course's solution is measured.
 
 # %%
-measured = script.path if script.is_converted else script.solution
-result = compare(measured, np=default_np(), epochs=3, arguments=["--limit", "640"], max_repeats=1)
-result.show()
+result = conversion.measure(script, images=640)
 
 # %%
-style.show(result.figure(), conversion.in_words(result))
+conversion.draw(result)
 
 # %%
 prediction.reveal(conversion.speed_up(result))
@@ -452,7 +449,7 @@ prediction.reveal(conversion.speed_up(result))
 # %% solution="alone"
 mnist = conversion.begin("mnist_torch.py", "work/my_mnist.py")
 ### BEGIN SOLUTION
-mnist.path.write_text(mnist.solution.read_text())
+mnist.path.write_text(mnist.solution.read_text());
 ### END SOLUTION
 
 # %% check="alone" points=4

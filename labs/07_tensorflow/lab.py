@@ -19,17 +19,12 @@
 # %load_ext hvdlab
 import os
 
-import numpy as np
-
-from hvdlab import conversion, engines, style
-from hvdlab.compare import Job, compare
-from hvdlab.compare import run as run_job
+from hvdlab import conversion, engines
 from hvdlab.conversion import steps
 from hvdlab.exercise import Check
 from hvdlab.predict import predict
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow tells of errors only
-cores = len(os.sched_getaffinity(0))
 script = conversion.begin("mnist_tensorflow.py", "work/my_tensorflow.py")
 ranks = engines.start(2)
 print(f"Your script is {script.path}, a copy of scripts/{script.name}; two ranks are up for the checks.")
@@ -304,30 +299,14 @@ with Check("too many threads") as check:
     check.that(guess > 0, "it is a number above 0", f"You wrote {guess!r}.")
 
 # %%
-measured = script.path if script.is_converted else script.solution
-arguments = ("--limit", "4000", "--no-cuda")
-result = compare(measured, np=[1, 2], epochs=3, arguments=arguments, max_repeats=1)
-crowded = run_job(Job(measured.resolve(), 2, cores, 3, arguments))
-result.show()
+result = conversion.measure(script, images=4000, np=[1, 2], options=["--no-cuda"])
 
 # %%
-names = [run.job.title for run in result.runs] + [f"2 processes x {cores} threads"]
-epochs = [run.steady for run in result.runs] + [[one for one in crowded if not one["is_warmup"]]]
-rates = [sorted(one["images_per_second"] for one in some) for some in epochs]
-middle = [float(np.median(some)) for some in rates]
-
-fig, (axes,) = style.figure(width=7)
-for row, (name, some, rate) in enumerate(zip(names, rates, middle)):
-    axes.barh(row, rate, color=style.COLOURS[0 if row < len(names) - 1 else 5], height=0.6)
-    axes.plot([some[0], some[-1]], [row, row], color=style.INK, linewidth=3)
-axes.set_yticks(range(len(names)), names)
-axes.grid(axis="x", color="#DDDDDD")
-axes.grid(axis="y", visible=False)
-style.label(axes, "MNIST in TensorFlow", "images per second (black: lowest to highest epoch)", "")
-style.show(fig, "; ".join(f"{name}: {rate:,.0f} images/s" for name, rate in zip(names, middle)) + ".")
+crowded = conversion.crowded(result)
+conversion.draw_speeds("MNIST in TensorFlow", [*result.runs, crowded])
 
 # %%
-prediction.reveal(middle[-1] / middle[-2])
+prediction.reveal(crowded.rate.middle / result.largest.rate.middle)
 
 # %% [markdown]
 # If the black lines of two rows overlap, this measurement doesn't tell them apart.
