@@ -68,6 +68,8 @@ class Prediction:
         if not self.factor > 0:
             return f"{told}."
         times = max(self.factor, 1 / self.factor)
+        if times < 1.05:
+            return f"{told}. Nearly right."
         word = "too high" if self.factor > 1 else "too low"
         return f"{told}. {times:.2g} times {word}."
 

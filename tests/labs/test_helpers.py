@@ -75,6 +75,8 @@ def test_predictions_are_kept_beside_the_labs(book):
     assert kept["step"]["measured"] == pytest.approx(11) and kept["step"]["low"] == 10
     assert "1.8 times too high" in prediction.Prediction(**kept["step"]).verdict()
     assert "8 times too low" in prediction.Prediction(**kept["size"]).verdict()
+    near = prediction.Prediction("threads", "How fast?", "times", guess=0.8, measured=0.767)
+    assert near.verdict().endswith("Nearly right.")
     prediction.ledger()
 
 
