@@ -136,6 +136,34 @@ def build(
 
 
 @app.command()
+def nbgrader(
+    folder: Annotated[Path, typer.Argument(help="The course's folder; made if need be.")],
+    numbers: Annotated[
+        list[str] | None, typer.Argument(help="Labs, such as 02 03; all by default.")
+    ] = None,
+    labs: Annotated[Path, typer.Option(help="The folder of the labs.")] = Path("labs"),
+    students: Annotated[
+        Path | None, typer.Option(help="CSV: id, and perhaps first_name, last_name, email.")
+    ] = None,
+    exchange: Annotated[
+        Path | None, typer.Option(help="nbgrader's exchange; FOLDER/exchange by default.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="The course's id.")] = "hvdlite",
+) -> None:
+    """Make a course of nbgrader from the labs, to hand them out, collect and mark them.
+
+    What is in the folder already stays. See docs/instructor.md for nbgrader's own commands.
+    """
+    from .builder import BuildError
+    from .grading import CourseError, make_course
+
+    try:
+        make_course(folder, labs, numbers or [], students, exchange, name)
+    except (BuildError, CourseError, OSError) as error:
+        raise fail(str(error)) from None
+
+
+@app.command()
 def simulate(
     network: Annotated[str, typer.Option(help="VGG-16, ResNet-101 or Inception V3.")] = "VGG-16",
     workers: Annotated[str, typer.Option(help="Numbers of workers.")] = "1,4,16,64,256,1024",

@@ -31,8 +31,8 @@ DISK_MB = 1024  # all that the script may write
 PROCESSES = 64
 STALL_S = 15  # waiting for a rank that doesn't come ends after it
 TIME_S = 120.0
-_KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
-         "TZ", "MPI4PY_LIBMPI", "HVDLITE_MPI")  # fmt: skip
+KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
+         "TZ", "MPI4PY_LIBMPI", "HVDLITE_MPI", "HVDLAB_GRADING")  # fmt: skip
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -122,7 +122,7 @@ def _files(folder: Path) -> set[str]:
 
 
 def _environment(folder: Path, token: str) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     paths = [str(_ROOT), *kept.get("PYTHONPATH", "").split(os.pathsep)]
     return {
         **kept,

@@ -27,7 +27,7 @@ def remember(record: Path, kernel: int, folder: Path) -> None:
     record.write_text(json.dumps(content))
 
 
-def processes(folder: str) -> list[psutil.Process]:
+def processes(folder: str, mark: str = MARK) -> list[psutil.Process]:
     """All processes of this user that the cluster of that folder has started.
 
     They carry its name in their environment, so no other process can be taken for one of them.
@@ -35,7 +35,7 @@ def processes(folder: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            mine = process.uids().real == os.getuid() and process.environ().get(MARK) == folder
+            mine = process.uids().real == os.getuid() and process.environ().get(mark) == folder
         except (psutil.Error, OSError):
             continue
         if mine and process.pid != os.getpid():
@@ -58,7 +58,15 @@ def clean_up(record: Path) -> int:
         content = json.loads(record.read_text())
     except (OSError, ValueError):
         return 0
-    left = processes(content["folder"])
+    count = end(content["folder"])
+    shutil.rmtree(content["folder"], ignore_errors=True)
+    record.unlink(missing_ok=True)
+    return count
+
+
+def end(folder: str, mark: str = MARK) -> int:
+    """Stop all processes that carry the mark; how many there were."""
+    left = processes(folder, mark)
     count = len(left)
     for how in ("terminate", "kill"):
         for process in left:
@@ -67,11 +75,9 @@ def clean_up(record: Path) -> int:
             except psutil.NoSuchProcess:
                 pass
         psutil.wait_procs(left, PATIENCE)
-        left = processes(content["folder"])  # with what was started meanwhile
+        left = processes(folder, mark)  # with what was started meanwhile
         if not left:
             break
-    shutil.rmtree(content["folder"], ignore_errors=True)
-    record.unlink(missing_ok=True)
     return count
 
 
