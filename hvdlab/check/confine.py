@@ -58,14 +58,19 @@ def write_only_in(*folders: str) -> bool:
     return done
 
 
-def main() -> None:
-    """Confine this process and run the command in its place."""
-    folder, memory, file = sys.argv[1], int(sys.argv[2]) << 20, int(sys.argv[3]) << 20
+def give_up(folder: str, memory_mb: int, file_mb: int) -> None:
+    """Confine this process and all that it starts, for ever."""
+    memory, file = memory_mb << 20, file_mb << 20
     os.setpriority(os.PRIO_PROCESS, 0, min(19, os.getpriority(os.PRIO_PROCESS, 0) + 5))
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     resource.setrlimit(resource.RLIMIT_FSIZE, (file, file))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     write_only_in(folder, "/dev", "/proc")
+
+
+def main() -> None:
+    """Confine this process and run the command in its place."""
+    give_up(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
     os.execvp(sys.argv[4], sys.argv[4:])  # noqa: S606 - in place of this process, no shell
 
 

@@ -130,7 +130,7 @@ def _small(phase: Phase) -> Iterator[bool]:
     for call in phase.calls:
         in_every_step = call["training"] or often[_kin(call)] >= max(2, len(phase.steps))
         shared = call["kind"] != "broadcast" and call["steps"] and not in_every_step
-        yield bool(shared and 0 < call["elements"] <= SMALL and call["values"])
+        yield bool(shared and call["elements"] <= SMALL and call["values"])
 
 
 def _sent(phases: list[Phase], number: int, value: float) -> list[float | None]:

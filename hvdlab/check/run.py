@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,11 @@ class Recording:
 
 
 def observe(
-    script: Path, phases: list[list[str]], limit: float = TIME_S, steps: int | None = None
+    script: Path,
+    phases: list[list[str]],
+    limit: float = TIME_S,
+    steps: int | None = None,
+    command: Sequence[str] = (sys.executable, "-m", "hvdlab.check.observe"),
 ) -> Recording:
     """Run the script on two ranks, once for each list of arguments, and tell what was seen.
 
@@ -72,6 +77,7 @@ def observe(
         limit: seconds after which the run is ended.
         steps: the most that Keras' fit takes in an epoch that has a number of steps, with two
             epochs at most; None: as many as the script wants.
+        command: what starts a rank; see hvdlab.check.warm.
 
     Raises OSError if the script can't be read.
     """
@@ -93,7 +99,7 @@ def observe(
         }
         (folder / "plan.json").write_text(json.dumps(plan))
         before = [_files(folder / f"rank-{rank}") for rank in range(RANKS)]
-        stopped = _run(folder, limit)
+        stopped = _run(folder, limit, command)
         return _read(folder, before, stopped)
 
 
@@ -121,14 +127,15 @@ def _files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in found}
 
 
-def _environment(folder: Path, token: str) -> dict[str, str]:
+def environment(folder: str | Path, token: str) -> dict[str, str]:
+    """The variables of a check: none of the instructor's own."""
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     paths = [str(_ROOT), *kept.get("PYTHONPATH", "").split(os.pathsep)]
     return {
         **kept,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(path for path in paths if path)),
-        "HOME": str(folder / "home"),
-        "TMPDIR": str(folder / "tmp"),
+        "HOME": os.path.join(folder, "home"),
+        "TMPDIR": os.path.join(folder, "tmp"),
         "HVDLAB_CHECK": token,
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -142,16 +149,16 @@ def _environment(folder: Path, token: str) -> dict[str, str]:
     }
 
 
-def _run(folder: Path, limit: float) -> str:
+def _run(folder: Path, limit: float, command: Sequence[str]) -> str:
     token = secrets.token_hex(16)
-    observer = [sys.executable, "-m", "hvdlab.check.observe", str(folder / "plan.json")]
+    observer = [*command, str(folder / "plan.json")]
     confine = [sys.executable, "-m", "hvdlab.check.confine", str(folder), str(MEMORY_MB)]
     launcher = [sys.executable, "-m", "hvdrun", "-np", str(RANKS)]
     with open(folder / "launcher.txt", "wb") as output:
         job = subprocess.Popen(
             [*confine, str(FILE_MB), *launcher, *observer],
             cwd=folder,
-            env=_environment(folder, token),
+            env=environment(folder, token),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -7,6 +7,7 @@ from hvdlab.check import endings, evidence
 from hvdlab.check.course import ALL
 from hvdlab.check.judge import judge
 from hvdlab.check.run import observe
+from hvdlab.check.warm import warm
 
 SCRIPT = ALL[3]
 START = "import horovod.torch as hvd\nhvd.init()\n"
@@ -128,3 +129,18 @@ def test_an_error_is_told_with_its_line(run):
     assert ended(run("x = 1\n\n1 / 0\n")) == (
         "rank 0 failed: ZeroDivisionError: division by zero (hostile.py, line 3)"
     )
+
+
+def test_a_fork_of_a_warm_process_is_confined_and_ends_with_its_check(tmp_path):
+    mine = tmp_path / "mine.txt"
+    mine.write_text("as it was")
+    loops = "import subprocess\n" + f"subprocess.run(['rm', '-f', {str(mine)!r}])\n"
+    (tmp_path / "loops.py").write_text(loops + "print('here')\nwhile True:\n    pass\n")
+    (tmp_path / "ends.py").write_text("print(1 + 1)\n")
+    with warm("numpy") as command:
+        looped = observe(tmp_path / "loops.py", [[]], limit=5, command=command)
+        assert "still running" in looped.stopped and looped.printed == [["here"]] * 2
+        ended = observe(tmp_path / "ends.py", [[]], command=command)
+        assert ended.printed == [["2"]] * 2 and not ended.stopped
+        assert len(left_behind()) == 1  # the warm process itself
+    assert mine.read_text() == "as it was" and left_behind() == []

@@ -9,6 +9,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..course import Script
 from ..judge import judge
@@ -36,13 +37,13 @@ class Program:
         """The name of its recording."""
         return f"{self.script.name.removesuffix('.py')}-{self.name}.json.gz"
 
-    def record(self) -> tuple[Recording, float]:
-        """Run it; the recording, and how many seconds that took."""
+    def record(self, **options: Any) -> tuple[Recording, float]:
+        """Run it with options of `observe`; the recording, and how many seconds that took."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, self.script.name)
             path.write_text(self.text)
             start = time.monotonic()
-            return observe(path, self.script.phases()), time.monotonic() - start
+            return observe(path, self.script.phases(), **options), time.monotonic() - start
 
     def judge(self, recording: Recording) -> Verdict:
         """The verdict on a recording of it."""

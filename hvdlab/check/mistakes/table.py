@@ -9,13 +9,14 @@ turns, and judged anew without another run.
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 from ..course import STEP
 from ..verdict import UNSEEN
+from ..warm import warm
 from . import repeat
 from .programs import library, load, save
 
@@ -27,14 +28,13 @@ def document(folder: Path) -> Iterator[str]:
     found = [
         (each, *load(folder / each.file)) for each in library() if (folder / each.file).exists()
     ]
-    rows, good, times = [], {True: 0, False: 0}, []
+    rows, good = [], {True: 0, False: 0}
     count = {True: 0, False: 0}
-    for program, recording, seconds in found:
+    for program, recording, _ in found:
         verdict = program.judge(recording)
         right = not program.breaks
         count[right] += 1
         good[right] += program.is_as_expected(verdict)
-        times.append(seconds)
         failing = ", ".join(verdict.failing()) or ("passes" if verdict.done else "not passed")
         unseen = sum(step.result == UNSEEN for step in verdict.steps)
         wanted = ", ".join(program.breaks) or "passes"
@@ -50,7 +50,8 @@ def document(folder: Path) -> Iterator[str]:
     yield ""
     yield "Every program in the table was run on two ranks, and judged by what they did."
     yield "The table is made by"
-    yield "`python -m hvdlab.check.mistakes.table RECORDINGS --doc docs/checks.md`."
+    yield "`python -m hvdlab.check.mistakes.table RECORDINGS --warm --doc docs/checks.md`; the"
+    yield "recordings of all runs are in `tests/check/recordings`, where the tests judge them anew."
     yield ""
     yield f"- programs of the library that were run so far: {len(found)} of {len(library())}"
     yield (
@@ -58,11 +59,6 @@ def document(folder: Path) -> Iterator[str]:
         f"{count[False]}"
     )
     yield f"- right programs, in several styles, that pass: {good[True]} of {count[True]}"
-    if times:
-        yield (
-            f"- seconds a check, on two cores that others used at the same time: median "
-            f"{statistics.median(times):.0f}, longest {max(times):.0f}"
-        )
     yield ""
     yield "Steps: " + "; ".join(f"{key}: {step.title}" for key, step in STEP.items()) + "."
     yield "*Unseen* counts the steps that could not be judged, since the program had ended before."
@@ -80,20 +76,23 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after these")
     parser.add_argument("--only", default="", help="names that hold one of these, with commas")
     parser.add_argument("--doc", type=Path, help="the file to write the table to")
+    parser.add_argument("--warm", action="store_true", help="one import of TensorFlow for all")
     args = parser.parse_args()
     args.recordings.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    for program in library():
-        path = args.recordings / program.file
-        wanted = any(part in program.file for part in args.only.split(","))
-        if path.exists() or not wanted or time.monotonic() - start > args.minutes * 60:
-            continue
-        recording, seconds = program.record()
-        save(path, recording, seconds)
-        verdict = program.judge(recording)
-        sign = "as expected" if program.is_as_expected(verdict) else "DIFFERS"
-        print(f"{seconds:5.1f} s  {sign:11}  {program.file}  {verdict.failing()} {verdict.ended}",
-              flush=True)  # fmt: skip
+    with warm("tensorflow", "keras") if args.warm else nullcontext() as command:
+        for program in library():
+            path = args.recordings / program.file
+            wanted = any(part in program.file for part in args.only.split(","))
+            if path.exists() or not wanted or time.monotonic() - start > args.minutes * 60:
+                continue
+            helped = command and program.script.framework != "torch"
+            recording, seconds = program.record(**({"command": command} if helped else {}))
+            save(path, recording, seconds)
+            verdict = program.judge(recording)
+            sign = "as expected" if program.is_as_expected(verdict) else "DIFFERS"
+            print(f"{seconds:5.1f} s  {sign:11}  {program.file}  {verdict.failing()} "
+                  f"{verdict.ended}", flush=True)  # fmt: skip
     if args.doc:
         before = args.doc.read_text() if args.doc.exists() else ""
         _, mark, rest = before.partition(BY_HAND)

@@ -80,6 +80,9 @@ def _watch_frameworks(
         data_side.serve_keras(slices)
 
     actions = {"torch": torch, "tensorflow": tensorflow, "keras": keras}
+    for name in ("torch", "tensorflow", "keras"):
+        if name in sys.modules:  # a fork of a process that has it: see hvdlab.check.warm
+            actions.pop(name)()
     sys.meta_path.insert(0, _AfterImport(actions))
 
 
