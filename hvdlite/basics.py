@@ -65,7 +65,7 @@ def init(
         _State.pid = os.getpid()
         _register(0, global_process_set, list(range(world.size)))
         _State.next_set = 1
-        global_process_set.mpi_comm = comm if hasattr(comm, "Get_group") else world.comm
+        global_process_set.mpi_comm = comm if hasattr(comm, "Get_group") else None
         if process_sets is not None:
             _agree_on_process_sets(process_sets)
         if world.settings.timeline:

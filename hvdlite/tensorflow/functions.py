@@ -9,7 +9,7 @@ import tensorflow as tf
 from hvdlite import calls, objects
 from hvdlite.basics import process_set_number
 from hvdlite.process_sets import ProcessSet, global_process_set
-from hvdlite.tensorflow.graph import call, name_of
+from hvdlite.tensorflow.graph import as_tensorflow, call, name_of
 
 
 def broadcast_variables(
@@ -24,8 +24,8 @@ def broadcast_variables(
     `inplace` is accepted for compatibility.
     """
     variables = list(variables)
-    process_set_number(process_set)
-    calls.check_root(root_rank, process_set)
+    as_tensorflow(process_set_number, process_set)
+    as_tensorflow(calls.check_root, root_rank, process_set)
     name = name_of("broadcast_variables", None)
 
     def run(*arrays: np.ndarray) -> list[np.ndarray]:

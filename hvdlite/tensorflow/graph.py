@@ -31,6 +31,16 @@ class ArgumentError(ValueError, tf.errors.InvalidArgumentError):
         tf.errors.InvalidArgumentError.__init__(self, None, None, message)
 
 
+def as_tensorflow(function: Callable[..., Any], *args: Any) -> Any:
+    """`function(*args)`, whose errors are TensorFlow's as well."""
+    try:
+        return function(*args)
+    except HorovodInternalError as error:
+        raise CollectiveError(str(error)) from error
+    except ValueError as error:
+        raise ArgumentError(str(error)) from error
+
+
 def call(
     function: Callable[..., Sequence[Any]],
     tensors: Sequence[Any],
@@ -43,12 +53,7 @@ def call(
     Arrays that `function` gets must not be written to.
     """
     if tf.executing_eagerly():
-        try:
-            results = function(*[np.asarray(tensor) for tensor in tensors])
-        except HorovodInternalError as error:
-            raise CollectiveError(str(error)) from error
-        except ValueError as error:
-            raise ArgumentError(str(error)) from error
+        results = as_tensorflow(function, *[np.asarray(tensor) for tensor in tensors])
         return [tf.convert_to_tensor(result) for result in results]
     _watch_for_interrupts()
 

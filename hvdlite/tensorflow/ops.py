@@ -17,7 +17,7 @@ from hvdlite.compression import compressed
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM
 from hvdlite.tensorflow.compression import Compression
-from hvdlite.tensorflow.graph import call, name_of
+from hvdlite.tensorflow.graph import as_tensorflow, call, name_of
 
 Average, Sum, Adasum, Min, Max, Product = AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT
 
@@ -108,7 +108,7 @@ def grouped_allreduce(
     accepted for compatibility.
     """
     op, scales = calls.operation(average, op), (prescale_factor, postscale_factor)
-    process_set_number(process_set)
+    as_tensorflow(process_set_number, process_set)
     sparse = {i: t for i, t in enumerate(tensors) if isinstance(t, tf.IndexedSlices)}
     dense = {i: t for i, t in enumerate(tensors) if i not in sparse}
     results: dict[int, Any] = {}
@@ -116,10 +116,8 @@ def grouped_allreduce(
         gathered = _gather_slices(list(sparse.values()), op, scales, process_set)
         results.update(zip(sparse, gathered, strict=True))
     if dense:
-        options = {"name": name, "op": op, "process_set": process_set}
-        options |= {"prescale": prescale_factor, "postscale": postscale_factor}
-        function = functools.partial(_allreduce, **options)
-        reduced = compressed(function, _tensors(dense.values()), compression)
+        values, options = _tensors(dense.values()), (name, op, *scales, process_set)
+        reduced = compressed(lambda given: _allreduce(given, *options), values, compression)
         results.update(zip(dense, reduced, strict=True))
     return [results[i] for i in range(len(results))]
 
@@ -137,7 +135,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """All ranks' tensors, joined along the first dimension, which may differ. Differentiable."""
-    process_set_number(process_set)
+    as_tensorflow(process_set_number, process_set)
     tensors, name = _tensors(tensors), name_of("allgather", name)
 
     def run(*arrays: np.ndarray) -> list[np.ndarray]:
@@ -174,8 +172,8 @@ def broadcast(
 
     Raises ValueError if `root_rank` is not a rank of the process set.
     """
-    process_set_number(process_set)
-    calls.check_root(root_rank, process_set)
+    as_tensorflow(process_set_number, process_set)
+    as_tensorflow(calls.check_root, root_rank, process_set)
     name = name_of("broadcast", name)
     is_root = basics.rank() == root_rank
 
@@ -212,7 +210,7 @@ def alltoall(
     in rank order, and with `splits` also the number of rows from each rank (int32).
     Raises ValueError for splits that don't fit.
     """
-    process_set_number(process_set)
+    as_tensorflow(process_set_number, process_set)
     name = name_of("alltoall", name)
     given = [] if splits is None else _tensors([splits])
 
@@ -249,7 +247,7 @@ def grouped_reducescatter(
 
     Where the rows can't be shared out evenly, the first ranks get one more.
     """
-    process_set_number(process_set)
+    as_tensorflow(process_set_number, process_set)
     name = name_of("reducescatter", name)
     options = (op, prescale_factor, postscale_factor, process_set)
     factor = prescale_factor * postscale_factor * (process_set.size() if op == SUM else 1)

@@ -192,12 +192,12 @@ def _wrong_arguments() -> None:
     import hvdlite.tensorflow as hvd
 
     hvd.init()
-    outsiders = hvd.ProcessSet([0])
+    outsiders, also = hvd.ProcessSet([0]), tf.errors.InvalidArgumentError  # besides ValueError
     cases = {
-        "is not a rank": (ValueError, lambda: hvd.broadcast(tf.ones([1]), 7)),
-        "not in use": (ValueError, lambda: hvd.allreduce(tf.ones([1]), process_set=outsiders)),
+        "is not a rank": (also, lambda: hvd.broadcast(tf.ones([1]), 7)),
+        "not in use": (also, lambda: hvd.allreduce(tf.ones([1]), process_set=outsiders)),
         "not both": (ValueError, lambda: hvd.allreduce(tf.ones([1]), average=True, op=hvd.Sum)),
-        "has no rows": (ValueError, lambda: hvd.allgather(tf.constant(1.0))),
+        "has no rows": (also, lambda: hvd.allgather(tf.constant(1.0))),
         "can't be divided": (ValueError, lambda: hvd.alltoall(tf.ones([3]))),
         "add up": (ValueError, lambda: hvd.alltoall(tf.ones([3]), [1, 1])),
         "is not defined for bool": (ValueError, lambda: hvd.allreduce(tf.constant([True]))),
@@ -208,6 +208,11 @@ def _wrong_arguments() -> None:
     for words, (kind, call) in cases.items():
         with pytest.raises(kind, match=words):
             call()
+        if kind is also:
+            with pytest.raises(ValueError, match=words):
+                call()
+    with tf.Graph().as_default(), pytest.raises(also, match="not in use"):
+        hvd.allreduce(tf.ones([1]), process_set=outsiders)
     assert hvd.allreduce(tf.ones([1]), op=hvd.Sum).numpy() == [hvd.size()]
 
 
