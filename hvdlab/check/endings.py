@@ -34,7 +34,7 @@ def explain(script: Script, ranks: list[Rank], recording: Recording) -> tuple[st
 
 
 def _is_waiting(error: str) -> bool:
-    return error.startswith("HorovodInternalError")
+    return error.startswith("HorovodInternalError") or " has waited for " in error
 
 
 def _stall(ranks: list[Rank], phase: int, errors: list[str | None]) -> str:

@@ -34,6 +34,7 @@ STALL_S = 15  # waiting for a rank that doesn't come ends after it
 TIME_S = 120.0
 KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
          "TZ", "MPI4PY_LIBMPI", "HVDLITE_MPI", "HVDLAB_GRADING")  # fmt: skip
+OBSERVER = (sys.executable, "-m", "hvdlab.check.observe")
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -66,7 +67,7 @@ def observe(
     phases: list[list[str]],
     limit: float = TIME_S,
     steps: int | None = None,
-    command: Sequence[str] = (sys.executable, "-m", "hvdlab.check.observe"),
+    command: Sequence[str] = OBSERVER,
 ) -> Recording:
     """Run the script on two ranks, once for each list of arguments, and tell what was seen.
 

@@ -18,6 +18,11 @@ from ..verdict import Verdict
 from . import variants
 from .right import all_right
 
+# What the ranks of a script import, for `hvdlab.check.warm`.
+IMPORTS = {
+    "torch": ("torch", "torch._dynamo"),
+    **dict.fromkeys(("keras", "tensorflow", "tensorflow1"), ("tensorflow", "keras")),
+}
 # What comes before these folders in a path tells of the machine, and nothing of the run.
 _PLACE = re.compile(r"/[\w./+-]*/(?=(?:site-packages|hvdlab|hvdlite|rank-\d)/)")
 

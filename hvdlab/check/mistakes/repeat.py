@@ -1,6 +1,6 @@
 """Does a check say the same each time? Runs programs of the library again and again.
 
-    python -m hvdlab.check.mistakes.repeat RECORDINGS --times 20 --minutes 10
+    python -m hvdlab.check.mistakes.repeat RECORDINGS --times 20 --warm
 
 What each run said is kept in RECORDINGS/repeats.json, so that the work can be done in turns; the
 table's command puts it into docs/checks.md.
@@ -12,10 +12,13 @@ import argparse
 import json
 import time
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
-from ..verdict import Verdict
-from .programs import library
+from ..run import OBSERVER
+from ..verdict import OPEN, WRONG, Verdict
+from ..warm import warm
+from .programs import IMPORTS, library
 
 PROGRAMS = "mnist_torch-right-solution,mnist_torch-no-broadcast,mnist_torch-broadcast-by-rank-0"
 FILE = "repeats.json"
@@ -41,7 +44,7 @@ def lines(folder: Path) -> list[str]:
         if runs:
             most, count = runs.most_common(1)[0]
             broken = ", ".join(f"{k} {r}" for k, r in map(str.split, most.split(", "))
-                               if r != "done") or "all done"  # fmt: skip
+                               if r in (OPEN, WRONG)) or "all done"  # fmt: skip
             what = program.what if program.breaks else f"right ({program.what})"
             rows.append(
                 f"| {program.script.name.removesuffix('.py')} | {what} | "
@@ -54,7 +57,8 @@ def lines(folder: Path) -> list[str]:
         "## The same verdict every time",
         "",
         "The same program, run again and again: how many runs gave the same result in every step.",
-        "The runs are made by `python -m hvdlab.check.mistakes.repeat RECORDINGS --times 20`.",
+        "The runs are made by",
+        "`python -m hvdlab.check.mistakes.repeat RECORDINGS --times 20 --warm`.",
         "",
         "| script | what is wrong, or which style | same verdict | which |",
         "|---|---|---|---|",
@@ -69,21 +73,27 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=20, help="runs of each program")
     parser.add_argument("--only", default=PROGRAMS, help="names of programs, with commas")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after these")
+    parser.add_argument("--warm", action="store_true", help="one import of the framework for all")
     args = parser.parse_args()
     args.recordings.mkdir(parents=True, exist_ok=True)
     programs = {program.file.removesuffix(".json.gz"): program for program in library()}
     start = time.monotonic()
     for name in args.only.split(","):
         program = programs[name]
-        while len(read(args.recordings).get(program.file, [])) < args.times:
-            if time.monotonic() - start > args.minutes * 60:
-                return
-            recording, seconds = program.record()
-            told = said(program.judge(recording))
-            found = read(args.recordings)
-            found.setdefault(program.file, []).append(told)
-            (args.recordings / FILE).write_text(json.dumps(found, indent=1) + "\n")
-            print(f"{seconds:5.1f} s  {name}  {told}", flush=True)
+        with (
+            warm(*IMPORTS[program.script.framework])
+            if args.warm
+            else nullcontext(OBSERVER) as command
+        ):
+            while len(read(args.recordings).get(program.file, [])) < args.times:
+                if time.monotonic() - start > args.minutes * 60:
+                    return
+                recording, seconds = program.record(command=command)
+                told = said(program.judge(recording))
+                found = read(args.recordings)
+                found.setdefault(program.file, []).append(told)
+                (args.recordings / FILE).write_text(json.dumps(found, indent=1) + "\n")
+                print(f"{seconds:5.1f} s  {name}  {told}", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from ..course import STEP
+from ..run import OBSERVER
 from ..verdict import UNSEEN
 from ..warm import warm
 from . import repeat
-from .programs import library, load, save
+from .programs import IMPORTS, library, load, save
 
 BY_HAND = "<!-- What follows is written by hand. -->\n"
 
@@ -76,18 +77,22 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after these")
     parser.add_argument("--only", default="", help="names that hold one of these, with commas")
     parser.add_argument("--doc", type=Path, help="the file to write the table to")
-    parser.add_argument("--warm", action="store_true", help="one import of TensorFlow for all")
+    parser.add_argument("--warm", action="store_true", help="one import of each framework for all")
     args = parser.parse_args()
     args.recordings.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    with warm("tensorflow", "keras") if args.warm else nullcontext() as command:
+    commands: dict[tuple[str, ...], Sequence[str]] = {}
+    with ExitStack() as stack:
         for program in library():
             path = args.recordings / program.file
             wanted = any(part in program.file for part in args.only.split(","))
             if path.exists() or not wanted or time.monotonic() - start > args.minutes * 60:
                 continue
-            helped = command and program.script.framework != "torch"
-            recording, seconds = program.record(**({"command": command} if helped else {}))
+            modules = IMPORTS[program.script.framework] if args.warm else ()
+            if modules not in commands:
+                start_rank = stack.enter_context(warm(*modules)) if modules else OBSERVER
+                commands[modules] = start_rank
+            recording, seconds = program.record(command=commands[modules])
             save(path, recording, seconds)
             verdict = program.judge(recording)
             sign = "as expected" if program.is_as_expected(verdict) else "DIFFERS"
