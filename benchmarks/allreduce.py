@@ -6,15 +6,19 @@
 - tensor: `hvd.allreduce_` of any tensor, from the call to the result
 - MPI: the MPI library's own allreduce, in place
 - gloo: torch.distributed.all_reduce
+- ring, server: hvdlite's ring of messages and its parameter server, which HVDLITE_ALLREDUCE
+  chooses, without the agreement between the ranks
 """
 
 import torch
 import torch.distributed as dist
-from common import COMM, heading, interleaved, say, size_name, start_torch
+from common import COMM, interleaved, size_name, start_torch, table
 from mpi4py import MPI
 
 import hvdlite.torch as hvd
 from hvdlite import basics
+from hvdlite.collectives.parameter_server import ParameterServerCollectives
+from hvdlite.collectives.ring import RingCollectives
 from hvdlite.torch.buckets import Bucket
 from hvdlite.torch.gpu_buckets import make_buckets
 
@@ -30,6 +34,8 @@ def variants_for(nbytes: int) -> dict:
     bucket = one_bucket(nbytes)
     tensor = torch.zeros(nbytes // 4)
     engine = basics.engine()
+    group = engine.channels[0].group
+    ring, server = RingCollectives(group), ParameterServerCollectives(group)
 
     def buffer() -> None:
         engine.wait(engine.submit(bucket.request("bucket", hvd.Sum)))
@@ -39,27 +45,31 @@ def variants_for(nbytes: int) -> dict:
         "tensor": lambda: hvd.allreduce_(tensor, name="tensor", op=hvd.Sum),
         "MPI": lambda: COMM.Allreduce(MPI.IN_PLACE, tensor.numpy()),
         "gloo": lambda: dist.all_reduce(tensor),
+        "ring": lambda: ring.allreduce(tensor.numpy(), hvd.Sum, _nothing),
+        "server": lambda: server.allreduce(tensor.numpy(), hvd.Sum, _nothing),
     }
+
+
+def _nothing(array: object) -> None:
+    """Neither average nor scale."""
 
 
 def main() -> None:
     torch.set_num_threads(1)
     hvd.init()
     start_torch("gloo")
-    heading("Allreduce of one float32 tensor")
-    say("| bytes | buffer | tensor | MPI | gloo | MPI / buffer | MPI / tensor | gloo / tensor |")
-    say("|---|---|---|---|---|---|---|---|")
-    for nbytes in (1 << 12, 1 << 16, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28):
-        rounds = max(9, min(40, (1 << 28) // nbytes))
+    times_of = ["buffer", "tensor", "MPI", "gloo", "ring", "server"]
+    columns = {"bytes": "{}"} | dict.fromkeys(times_of, "{:,.1f} us")
+    ratios = [("MPI", "buffer"), ("MPI", "tensor"), ("gloo", "tensor")]
+    columns |= dict.fromkeys(map(" / ".join, ratios), "{:.1f}")
+    results = table("Allreduce of one float32 tensor on the CPU", columns, "time (us)")
+    for nbytes in (1 << 12, 1 << 16, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28, 1 << 30):
+        rounds = max(5, min(40, (1 << 28) // nbytes))
         calls = max(1, min(50, (1 << 22) // nbytes))
         times = interleaved(variants_for(nbytes), rounds, calls)
-        cells = " | ".join(f"{value * 1e6:,.1f} us" for value in times.values())
-        ratios = (
-            times["MPI"] / times["buffer"],
-            times["MPI"] / times["tensor"],
-            times["gloo"] / times["tensor"],
-        )
-        say(f"| {size_name(nbytes)} | {cells} | " + " | ".join(f"{r:.1f}" for r in ratios) + " |")
+        cells = [seconds * 1e6 for seconds in times.values()]
+        cells += [times[peer] / times[ours] for peer, ours in ratios]
+        results.row(size_name(nbytes), *cells)
     dist.destroy_process_group()
 
 

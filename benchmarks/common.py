@@ -1,6 +1,5 @@
-"""What the benchmarks share: interleaved timing, the small CNN, and a table."""
+"""What the benchmarks share: interleaved timing, the small CNN, and how a table begins."""
 
-import platform
 import socket
 import statistics
 import time
@@ -9,6 +8,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from mpi4py import MPI
+from table import Table
 
 import hvdlite
 
@@ -73,21 +73,19 @@ def start_torch(backend: str, **options) -> None:
     )
 
 
-def say(text: str = "") -> None:
-    """Print on rank 0."""
-    if COMM.rank == 0:
-        print(text, flush=True)
-
-
-def heading(title: str) -> None:
+def table(title: str, columns: dict[str, str], unit: str) -> Table:
+    """A table that rank 0 prints and keeps; see `Table`."""
     library = MPI.Get_library_version().split(",")[0].split("\n")[0]
-    say(f"# {title}")
+    facts = [
+        f"{COMM.size} ranks, {torch.get_num_threads()} thread a rank",
+        f"torch {torch.__version__}",
+        library,
+        f"hvdlite {hvdlite.__version__}",
+    ]
     if torch.cuda.is_available():
-        say(f"{torch.cuda.get_device_name()}, NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}")
-    say(
-        f"{COMM.size} ranks, {torch.get_num_threads()} thread a rank, "
-        f"{platform.machine()}, torch {torch.__version__}, {library}, hvdlite {hvdlite.__version__}"
-    )
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))
+        facts += [torch.cuda.get_device_name(), f"NCCL {nccl}"]
+    return Table(title, ", ".join(facts), columns, unit, silent=COMM.rank != 0)
 
 
 def size_name(nbytes: int) -> str:

@@ -14,7 +14,7 @@ Bus bandwidth is 2 (N - 1) / N bytes over that time.
 import cupy
 import torch
 import torch.distributed as dist
-from common import COMM, heading, interleaved, say, size_name, start_torch
+from common import COMM, interleaved, size_name, start_torch, table
 from cupy.cuda import nccl
 
 import hvdlite.torch as hvd
@@ -45,19 +45,18 @@ def main() -> None:
     start_torch("nccl", device_id=device)
     number = COMM.bcast(nccl.get_unique_id())
     communicator = nccl.NcclCommunicator(COMM.size, number, COMM.rank)
-    heading("Allreduce of one float32 tensor on the GPU")
-    say(
-        "| bytes | bucket | tensor | CuPy | torch | bus bandwidth: bucket | tensor | CuPy | torch |"
-    )
-    say("|---|---|---|---|---|---|---|---|---|")
+    kinds = ["bucket", "tensor", "CuPy", "torch"]
+    columns = {"bytes": "{}"} | dict.fromkeys(kinds, "{:,.1f} us")
+    columns |= {f"bus bandwidth / GB/s: {kind}": "{:,.1f}" for kind in kinds}
+    results = table("Allreduce of one float32 tensor on the GPU", columns, "time (us)")
     factor = 2 * (COMM.size - 1) / COMM.size
     for nbytes in (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26, 1 << 28, 1 << 30):
         variants = variants_for(nbytes, communicator)
-        calls = 200 if nbytes <= 1 << 24 else 20
+        calls = 200 if nbytes <= 1 << 26 else 20
         times = interleaved(variants, 9, calls, finish=torch.cuda.synchronize)
-        cells = [f"{seconds * 1e6:,.1f} us" for seconds in times.values()]
-        cells += [f"{factor * nbytes / seconds / 1e9:,.1f}" for seconds in times.values()]
-        say(f"| {size_name(nbytes)} | " + " | ".join(cells) + " |")
+        cells = [seconds * 1e6 for seconds in times.values()]
+        cells += [factor * nbytes / seconds / 1e9 for seconds in times.values()]
+        results.row(size_name(nbytes), *cells)
     dist.destroy_process_group()
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from common import COMM, heading, interleaved, say, small_cnn, start_torch
+from common import COMM, interleaved, small_cnn, start_torch, table
 
 import hvdlite.torch as hvd
 
@@ -153,28 +153,26 @@ def main() -> None:
     start_torch("nccl", device_id=device)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
-    heading("One training step on the GPU, ms")
-    say("| model | alone | DDP | tuned | hvdlite | graph | alone / hvdlite | tuned / hvdlite |")
-    say("|---|---|---|---|---|---|---|---|")
+    kinds = ["alone", "DDP", "tuned", "hvdlite", "graph"]
+    columns = {"model": "{}"} | dict.fromkeys(kinds, "{:.3f} ms")
+    columns |= dict.fromkeys(["alone / hvdlite", "tuned / hvdlite"], "{:.3f}")
+    results = table("One training step on the GPU", columns, "time (ms)")
     for name, (build, data, half, steps) in MODELS.items():
         if sys.argv[1:] and not any(wanted in name for wanted in sys.argv[1:]):
             continue
-        kinds = ["alone", "DDP", "tuned", "hvdlite"] + ["graph"] * name.startswith("small")
         batch = data()
-        variants = {kind: trainer(kind, build, batch, half) for kind in kinds}
+        variants = {
+            kind: trainer(kind, build, batch, half)
+            for kind in kinds
+            if kind != "graph" or name.startswith("small")
+        }
         for step in variants.values():
             for _ in range(10):
                 step()
         times = interleaved(variants, ROUNDS, steps, warmup=1, finish=torch.cuda.synchronize)
-        cells = [f"{times[kind] * 1e3:.3f}" if kind in times else "" for kind in [*kinds, ""][:5]]
+        milliseconds = [times[kind] * 1e3 if kind in times else None for kind in kinds]
         ratios = [times[kind] / times["hvdlite"] for kind in ("alone", "tuned")]
-        say(
-            f"| {name} | "
-            + " | ".join(cells)
-            + " | "
-            + " | ".join(f"{r:.3f}" for r in ratios)
-            + " |"
-        )
+        results.row(name, *milliseconds, *ratios)
         del variants
         gc.collect()
         torch.cuda.empty_cache()

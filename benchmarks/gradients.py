@@ -7,7 +7,7 @@ layer with one weight matrix, one thread a rank.
 """
 
 import torch
-from common import COMM, heading, interleaved, say, size_name
+from common import COMM, interleaved, size_name, table
 from mpi4py import MPI
 
 import hvdlite.torch as hvd
@@ -43,16 +43,14 @@ def variants_for(nbytes: int) -> dict:
 def main() -> None:
     torch.set_num_threads(1)
     hvd.init()
-    heading("Gradient synchronization: cost over backward alone")
-    say("| gradient | backward alone | MPI, in place | hvdlite | MPI / hvdlite |")
-    say("|---|---|---|---|---|")
+    columns = {"gradient": "{}"} | dict.fromkeys(["backward alone", "MPI", "hvdlite"], "{:.2f} ms")
+    columns["MPI / hvdlite"] = "{:.2f}"
+    results = table("Gradient synchronization: cost over backward alone", columns, "time (ms)")
     for nbytes in (1 << 20, 1 << 22, 1 << 24, 1 << 26):
         times = interleaved(variants_for(nbytes), rounds=max(15, min(60, (1 << 30) // nbytes)))
         mpi, ours = times["MPI"] - times["alone"], times["hvdlite"] - times["alone"]
-        say(
-            f"| {size_name(nbytes)} | {times['alone'] * 1e3:.2f} ms | {mpi * 1e3:.2f} ms | "
-            f"{ours * 1e3:.2f} ms | {mpi / ours:.2f} |"
-        )
+        milliseconds = [seconds * 1e3 for seconds in (times["alone"], mpi, ours)]
+        results.row(size_name(nbytes), *milliseconds, mpi / ours)
 
 
 if __name__ == "__main__":

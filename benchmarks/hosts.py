@@ -21,7 +21,7 @@ MBIT = 1000
 def measure() -> None:
     """Each rank's part."""
     import numpy as np
-    from common import COMM, heading, interleaved, say, size_name
+    from common import interleaved, size_name, table
     from mpi4py import MPI
 
     import hvdlite as hvd
@@ -32,9 +32,11 @@ def measure() -> None:
     hierarchical = basics.engine().channels[0].collectives
     assert hierarchical.name == "hierarchical"
     ring = RingCollectives(hierarchical.group)
-    heading(f"Allreduce of float32 between 2 hosts of 2 ranks, {MBIT} Mbit/s")
-    say("| bytes | hierarchical | buffer | ring | MPI | ring / hierarchical | ring / buffer |")
-    say("|---|---|---|---|---|---|---|")
+    columns = {"bytes": "{}"}
+    columns |= dict.fromkeys(["hierarchical", "buffer", "ring", "MPI"], "{:,.1f} ms")
+    columns |= dict.fromkeys(["ring / hierarchical", "ring / buffer"], "{:.2f}")
+    title = f"Allreduce of float32 between 2 hosts of 2 ranks, {MBIT} Mbit/s"
+    results = table(title, columns, "time (ms)")
     for nbytes in (1 << 20, 1 << 24, 1 << 26):
         data = np.ones(nbytes // 4, dtype=np.float32)
         rows = [row.view(np.float32) for row in hierarchical.allocate(nbytes).rows]
@@ -42,12 +44,11 @@ def measure() -> None:
             "hierarchical": lambda data=data: hierarchical.allreduce(data, 1, _nothing),
             "buffer": lambda rows=rows: hierarchical.allreduce_rows(rows, 1, _nothing),
             "ring": lambda data=data: ring.allreduce(data, 1, _nothing),
-            "MPI": lambda data=data: COMM.Allreduce(MPI.IN_PLACE, data),
+            "MPI": lambda data=data: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, data),
         }
         times = interleaved(variants, rounds=5, warmup=1)
-        cells = " | ".join(f"{value * 1e3:,.1f} ms" for value in times.values())
         ratios = (times["ring"] / times[name] for name in ("hierarchical", "buffer"))
-        say(f"| {size_name(nbytes)} | {cells} | " + " | ".join(f"{r:.2f}" for r in ratios) + " |")
+        results.row(size_name(nbytes), *(value * 1e3 for value in times.values()), *ratios)
 
 
 def _nothing(array: object) -> None:

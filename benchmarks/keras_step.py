@@ -17,6 +17,8 @@ import subprocess
 import sys
 import time
 
+from table import Table
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 BATCH, STEPS, WORKERS = 64, 60, 2
 TENSORFLOWS = "MultiWorkerMirroredStrategy"
@@ -54,7 +56,7 @@ def one_thread() -> None:
 
 def keras_step(rounds: int) -> None:
     import keras
-    from common import COMM, interleaved, say
+    from common import COMM, interleaved, table
 
     import hvdlite.keras as hvd
 
@@ -71,9 +73,11 @@ def keras_step(rounds: int) -> None:
 
     variants = {"alone": trainer(False), "hvdlite": trainer(True)}
     times = interleaved(variants, rounds, warmup=5)
-    say(f"# Keras {keras.__version__}: train_on_batch, {COMM.size} ranks, batch {BATCH} a rank")
+    columns = {"variant": "{}", "step": "{:.2f} ms", "step / alone": "{:.3f}"}
+    title = f"Keras {keras.__version__}: train_on_batch, batch {BATCH} a rank"
+    results = table(title, columns, "time (ms)")
     for name, seconds in times.items():
-        say(f"{name:8} {seconds * 1e3:7.2f} ms   {seconds / times['alone']:.3f} of alone")
+        results.row(name, seconds * 1e3, seconds / times["alone"])
 
 
 def loop(kind: str) -> None:
@@ -150,11 +154,17 @@ def beside_tensorflows_own(rounds: int) -> None:
         for kind, values in found.items():
             said = started(kind)
             values.append(json.loads(said[said.index("{") : said.index("}") + 1])["images/s"])
-    print(f"# tf_keras, a loop of one's own, {WORKERS} workers, medians of {rounds} runs")
     medians = {kind: statistics.median(values) for kind, values in found.items()}
+    columns = {
+        "variant": "{}",
+        "median": "{:,.0f}",
+        "least": "{:,.0f}",
+        "median / theirs": "{:.2f}",
+    }
+    title = f"tf_keras, a loop of one's own, {WORKERS} workers: images/s of all"
+    results = Table(title, f"medians of {rounds} runs", columns, "images/s")
     for kind, value in medians.items():
-        print(f"{kind:28} {value:8,.0f} images/s   from {min(found[kind]):,.0f}")
-    print(f"hvdlite is {medians['hvdlite'] / medians[TENSORFLOWS]:.2f} times as fast")
+        results.row(kind, value, min(found[kind]), value / medians[TENSORFLOWS])
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ import subprocess
 import sys
 import time
 
+from table import Table
+
 ROUNDS = 7
 INIT = "import hvdlite.torch as hvd; hvd.init()"
 PROGRAMS = {
@@ -43,9 +45,15 @@ def main() -> None:
             if number:  # the first round warms the disk's cache
                 found.append(time.perf_counter() - start)
     medians = {name: statistics.median(found) for name, found in times.items()}
+    columns = {
+        "program": "{}",
+        "median": "{:.2f} s",
+        "least": "{:.2f} s",
+        "median / torch": "{:.2f}",
+    }
+    results = Table("From the command to its end", "2 ranks", columns, "time (s)")
     for name, seconds in medians.items():
-        least = min(times[name])
-        print(f"{name:16} {seconds:6.2f} s   from {least:.2f}   {seconds / medians['torch']:.2f}")
+        results.row(name, seconds, min(times[name]), seconds / medians["torch"])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import gc
 import psutil
 import torch
 import torch.distributed as dist
-from common import COMM, heading, say, start_torch
+from common import COMM, start_torch, table
 
 import hvdlite.torch as hvd
 
@@ -47,10 +47,11 @@ def main() -> None:
     torch.set_num_threads(1)
     hvd.init()
     start_torch("gloo")
-    heading("Memory of a rank after three steps")
+    columns = {"variant": "{}", "held": "{:.0f} MiB", "bytes / parameter": "{:.1f}"}
+    results = table("Memory of a rank after three steps", columns, "memory (MiB)")
     for kind in ("alone", "hvdlite", "DDP", "DDP, views"):
         nbytes, parameters = trained(kind)
-        say(f"{kind:12} {nbytes / 2**20:7.0f} MiB   {nbytes / parameters:5.1f} bytes a parameter")
+        results.row(kind, nbytes / 2**20, nbytes / parameters)
     dist.destroy_process_group()
 
 

@@ -16,7 +16,7 @@ import tempfile
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from common import COMM, heading, interleaved, say, small_cnn, start_torch
+from common import COMM, interleaved, small_cnn, start_torch, table
 from mpi4py import MPI
 
 import hvdlite.torch as hvd
@@ -61,7 +61,6 @@ def with_timeline(step, path: str):
 def main() -> None:
     torch.set_num_threads(1)
     hvd.init()
-    heading("One training step, small CNN, batch 64 a rank")
     torch.manual_seed(COMM.rank)
     images, labels = torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,))
     start_torch("gloo")
@@ -72,8 +71,12 @@ def main() -> None:
         step = trainer("timeline", images, labels)
         variants["timeline"] = with_timeline(step, f"{folder}/timeline.json")
         times = interleaved(variants, rounds, warmup=5)
+    columns = {"variant": "{}", "step": "{:.2f} ms", "step / alone": "{:.3f}"}
+    columns["images/s of all ranks / 1000"] = "{:.3f}"
+    results = table("One training step, small CNN, batch 64 a rank", columns, "time (ms)")
     for name, seconds in times.items():
-        say(f"{name:8} {seconds * 1e3:7.2f} ms   {seconds / times['alone']:.3f} of alone")
+        rate = COMM.size * len(images) / seconds
+        results.row(name, seconds * 1e3, seconds / times["alone"], rate / 1e3)
     dist.destroy_process_group()
 
 

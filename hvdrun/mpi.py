@@ -33,7 +33,7 @@ class Family(NamedTuple):
 
 _OPEN_MPI = """
     hosts --tag-output --host {}
-    tcp --mca pml ob1 --mca btl ^openib,uct
+    tcp --mca pml ob1 --mca btl ^ofi,openib,uct
     nics --mca btl_tcp_if_include {}
     variable -x {}
     default --bind-to none
@@ -223,6 +223,7 @@ def job_environment(
     result = {
         "PYTHONUNBUFFERED": "1",  # output appears when it is printed
         "OMPI_MCA_osc": "^ucx",  # UCX prints errors for shared windows
+        "OMPI_MCA_btl": "^ofi,openib,uct",  # unused, and MPI looks a second for their networks
         "I_MPI_PIN": "0",
     }
     if args.nics:

@@ -159,7 +159,8 @@ def _environment(n: int) -> dict[str, str]:
     threads = str(max(1, cores() // n))
     wanted = {
         "OMP_NUM_THREADS": threads,
-        "OMPI_MCA_btl": "^tcp",  # all ranks are on this machine: none listens on a network
+        # All ranks are on this machine: none listens on a network, or looks for a fast one.
+        "OMPI_MCA_btl": "^tcp,ofi",
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         "PRTE_MCA_hwloc_default_binding_policy": "none",
         "OMPI_MCA_rmaps_base_oversubscribe": "1",

@@ -97,10 +97,10 @@ def words(family, np: int, hosts=(), **options) -> list[str]:
 @pytest.mark.parametrize(
     "family, expected",
     [
-        (OPEN_MPI_5, "--tag-output --host n1:2,n2:2 --mca pml ob1 --mca btl ^openib,uct --mca "
+        (OPEN_MPI_5, "--tag-output --host n1:2,n2:2 --mca pml ob1 --mca btl ^ofi,openib,uct --mca "
          "btl_tcp_if_include eth0 -x PATH -x X --bind-to none --map-by :OVERSUBSCRIBE "
          "--prtemca plm_ssh_args '-p 22'"),
-        (OPEN_MPI_4, "--tag-output --host n1:2,n2:2 --mca pml ob1 --mca btl ^openib,uct --mca "
+        (OPEN_MPI_4, "--tag-output --host n1:2,n2:2 --mca pml ob1 --mca btl ^ofi,openib,uct --mca "
          "btl_tcp_if_include eth0 -x PATH -x X --bind-to none --oversubscribe "
          "--mca plm_rsh_args '-p 22'"),
         (MPICH, "-iface eth0 -genvlist PATH,X -bootstrap ssh -bootstrap-exec-args '-p 22' "
