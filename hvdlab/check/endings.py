@@ -19,7 +19,7 @@ def explain(script: Script, ranks: list[Rank], recording: Recording) -> tuple[st
     phase = max(1, *(len(rank.phases) for rank in ranks)) - 1
     errors = [rank.phase(phase).error for rank in ranks]
     if not any(errors):
-        gone = [n for n, rank in enumerate(ranks) if not rank.phase(phase).ended]
+        gone = [n for n, rank in enumerate(ranks) if not rank.finished]
         if gone:
             last = recording.logged[gone[0]][-1:] or ["nothing was said"]
             return f"rank {gone[0]} ended without a word: {last[0][:200]}", {}

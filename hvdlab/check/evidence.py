@@ -79,6 +79,7 @@ class Rank:
     network: list[Event] = field(default_factory=list)
     fits: list[Event] = field(default_factory=list)
     images: int = 0  # in the training set
+    finished: bool = False  # it came to the end of all phases
 
     def phase(self, number: int) -> Phase:
         """A phase, empty where the rank did not come to it."""
@@ -104,6 +105,8 @@ def _read_rank(events: list[Event]) -> Rank:
         elif kind == "phase":
             rank.phases.append(Phase())
             ids, loss, reduced, tests = [], None, 0, False
+        elif kind == "finished":
+            rank.finished = True
         elif kind == "data":
             rank.images = event["train"]
         if not rank.phases:
