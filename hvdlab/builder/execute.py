@@ -66,6 +66,8 @@ def tidy(notebook: NotebookNode, lab: Lab) -> NotebookNode:
                 for kind, value in shown.items():
                     if isinstance(value, str) and kind.startswith("text"):
                         shown[kind] = _without(value, known)
+        if cell.cell_type == "code":  # what was noise alone would leave an empty line, or a red one
+            cell.outputs = [o for o in cell.outputs if o.get("text", "something").strip()]
     return notebook
 
 

@@ -54,8 +54,9 @@ class Comparison:
         """Print the table and what it allows to be said."""
         console = console or Console()
         console.print(report.table(self))
-        for note in report.notes(self):
-            console.print(f"- {note}", markup=False, highlight=False)
+        # At once: a notebook sets each print apart from the others.
+        notes = "\n".join(f"- {note}" for note in report.notes(self))
+        console.print(notes, markup=False, highlight=False)
 
     def figure(self):
         """Speed and accuracy as a matplotlib figure."""
