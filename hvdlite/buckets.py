@@ -96,9 +96,8 @@ class Bucket:
         what = Descriptor(
             "allreduce", name, op, dtype, shapes, -1, prescale, postscale, self.device
         )
-        return Request(
-            what, (self.flat,), (self.flat,), rows=self.rows, item=self.own, members=members
-        )
+        own, self.own = self.own, []
+        return Request(what, (self.flat,), (self.flat,), rows=self.rows, item=own, members=members)
 
     def allocation(self, name: str, kind: str = "allocate") -> Request:
         """The request for the buffer's memory, for which the ranks must agree on the shapes."""

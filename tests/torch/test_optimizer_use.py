@@ -343,3 +343,35 @@ def _synchronized_without_a_step(zero: str) -> list[float]:
 def test_after_synchronize_without_a_step_the_next_step_reduces(ranks, zero):
     first, second = ranks(2).run(_synchronized_without_a_step, zero)
     assert first == second
+
+
+def _private_memory() -> float:
+    """How much the memory of this rank alone has grown after a step, in gradients."""
+    import gc
+
+    import psutil
+    import torch
+
+    import hvdlite.torch as hvd
+
+    hvd.init()
+    before = psutil.Process().memory_full_info().uss
+    model = torch.nn.Linear(4096, 4096, bias=False)  # 64 MiB
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(1, 4096)).sum().backward()
+        optimizer.step()
+    gc.collect()
+    hvd.barrier()  # the other rank has its memory too, so that what is shared is so
+    grown = psutil.Process().memory_full_info().uss - before
+    hvd.barrier()
+    return grown / (64 << 20)
+
+
+def test_a_large_gradient_is_not_kept_beside_the_buffer(ranks):
+    ranks(2).run(_private_memory)  # what torch loads at its first step is not to be counted
+    for gradients in ranks(2).run(_private_memory):
+        # The parameter, and the half of the buffer that the other rank has no need to look at.
+        assert gradients < 1.9
