@@ -8,7 +8,6 @@ _RATE = "return args.base_lr * (1 + (hvd.size() - 1) * warm)"
 _RATE_1 = "rate = args.base_lr * (1 + (hvd.size() - 1) * tf.minimum(1.0, warm))"
 _TAPE = "    tape = hvd.DistributedGradientTape(tape)  # Step 4\n"
 _WRAP = "    optimizer = hvd.DistributedOptimizer(optimizer)  # Step 4\n"
-_MINIMIZE = "    train_op = optimizer.minimize(loss, global_step=global_step)\n"
 _BROADCAST = (
     "                hvd.broadcast_variables(model.variables, root_rank=0)\n"
     "                hvd.broadcast_variables(optimizer.variables, root_rank=0)\n"
@@ -53,10 +52,7 @@ MISTAKES = [
             mnist_tensorflow=[(_TAPE, "")], mnist_tensorflow1=[(_WRAP, "")]),
     mistake("plain-step", "wrapped, but the gradients come from the plain one", "optimizer",
             mnist_tensorflow=[(_TAPE, _TAPE.replace("    tape =", "    wrapped =", 1))],
-            mnist_tensorflow1=[
-                (_WRAP, _WRAP.replace("    optimizer =", "    wrapped =", 1)),
-                (_MINIMIZE, "    found = optimizer.compute_gradients(loss)\n"
-                            "    train_op = wrapped.apply_gradients(found, global_step)\n")]),
+            mnist_tensorflow1=[(_WRAP, _WRAP.replace("    optimizer =", "    wrapped =", 1))]),
     mistake("no-broadcast", "nothing is broadcast", "broadcast",
             mnist_tensorflow=[(_BROADCAST, "                pass\n")]),
     mistake("no-broadcast", "nothing is broadcast, the number of the step neither",
