@@ -39,7 +39,7 @@ jupyter: install  ## Open JupyterLab on labs/
 test: install lint  ## Check the code, then run the tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-whole: install  ## Run every lab from top to bottom
+test-whole: install  ## Run what takes minutes: long labs, and a training on all images
 	@$(BIN)/python -m pytest -m whole $(PYTEST_ARGS)
 
 lint: install  ## Check style and common mistakes

@@ -94,7 +94,7 @@ class Bench:
 def test_real_training_is_compared(bench, full_sets):
     folder = full_sets["fashion-mnist"].folder
     out, err, code = bench.run(
-        SOLUTION, "--np", "1,2", "--epochs", 2, "--max-repeats", 1, "--", "--limit", 640,
+        SOLUTION, "--np", "1,2", "--epochs", 2, "--max-repeats", 1, "--", "--limit", 128,
         "--no-cuda", HVDLITE_DATA_DIR=str(folder),
     )  # fmt: skip
     assert code == 0, err
@@ -106,7 +106,7 @@ def test_real_training_is_compared(bench, full_sets):
     assert [run["processes"] for run in runs if not run["is_reference"]] == [1, 2]
     for run in runs:
         first = run["repeats"][0][0]
-        assert first["is_warmup"] and first["images"] == 640
+        assert first["is_warmup"] and first["images"] == 128
         assert first["processes"] == run["processes"] and first["threads"] == run["threads"]
         assert first["learning_rate"] == pytest.approx(0.02 * run["processes"])
         assert not first["is_sample"]
@@ -125,13 +125,16 @@ def test_done_runs_are_not_done_again(bench):
     out, err, code = bench.run(*arguments)
     assert code == 0 and "steady" in out
     assert len(bench.ran()) == count, "nothing ran a second time"
-    bench.run(*arguments, "--again")
-    assert len(bench.ran()) == 2 * count
+    alone = (bench.script, "--np", 1, "--epochs", 3, "--max-repeats", 1)
+    bench.run(*alone)
+    count = len(bench.ran())
+    bench.run(*alone, "--again")
+    assert len(bench.ran()) == count + 1
     bench.script.write_text(QUICK + "\n# changed\n")
-    bench.run(*arguments)
-    assert len(bench.ran()) == 3 * count
-    bench.run(*arguments, HOROVOD_FUSION_THRESHOLD="1024")
-    assert len(bench.ran()) == 4 * count
+    bench.run(*alone)
+    assert len(bench.ran()) == count + 2
+    bench.run(*alone, HOROVOD_FUSION_THRESHOLD="1024")
+    assert len(bench.ran()) == count + 3
 
 
 def test_open_questions_are_asked_again(bench):
