@@ -58,7 +58,7 @@ def lines(folder: Path) -> list[str]:
         "",
         "The same program, run again and again: how many runs gave the same result in every step.",
         "The runs are made by",
-        "`python -m hvdlab.check.mistakes.repeat RECORDINGS --times 20 --warm`.",
+        "`python -m hvdlab.check.mistakes.repeat RECORDINGS --times 20`, some with `--warm`.",
         "",
         "| script | what is wrong, or which style | same verdict | which |",
         "|---|---|---|---|",
