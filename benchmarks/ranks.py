@@ -53,7 +53,7 @@ def measure() -> None:
     steps = {kind: trainer(kind, images, labels) for kind in ("alone", "hvdlite")}
     row += [seconds * 1e6 for seconds in interleaved(steps, 30).values()]
     if COMM.rank == 0:
-        print(json.dumps([*row, COMM.size * len(images) / row[-1] * 1e6]))
+        print("row:", json.dumps([*row, COMM.size * len(images) / row[-1] * 1e6]), flush=True)
 
 
 def main() -> None:
@@ -66,8 +66,8 @@ def main() -> None:
             env = {**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"}
             done = subprocess.run([*command, "rank"], env=env, stdout=subprocess.PIPE, text=True)
             done.check_returncode()
-            text = done.stdout[done.stdout.index(">[") + 1 :]
-            results.row(str(ranks), *json.loads(text[: text.index("]") + 1]))
+            said = done.stdout.partition("row: ")[2].partition("\n")[0]
+            results.row(str(ranks), *json.loads(said))
 
 
 if __name__ == "__main__":
