@@ -16,15 +16,8 @@ LIBRARY = {program.file: program for program in library()}
 RECORDED = sorted(path.name for path in RECORDINGS.glob("*.json.gz"))
 
 
-def test_the_recordings_cover_every_right_program_and_every_step_of_each_lab():
-    recorded = [LIBRARY[name] for name in RECORDED]
-    assert [each for each in LIBRARY.values() if not each.breaks and each not in recorded] == []
-    assert broken(recorded) == broken(LIBRARY.values())
-
-
-def broken(programs):
-    """Which steps are broken, in scripts of which lab."""
-    return {(each.script.lab, step) for each in programs for step in each.breaks}
+def test_every_program_of_the_library_has_a_recording():
+    assert sorted(LIBRARY) == RECORDED
 
 
 @pytest.mark.parametrize("name", RECORDED)
