@@ -53,11 +53,9 @@ class GPUBucket(Bucket):
 
     def fill(self) -> None:
         grads = [param.grad for param in self.params]
-        self._lacks = any(grad is None for grad in grads)
-        there = self._ones
-        if self._lacks:
-            there = there.new_tensor([grad is not None for grad in grads])
-        pairs = [(self._there, there)]
+        there = [grad is not None for grad in grads]
+        self._lacks = not all(there)
+        pairs = [(self._there, self._ones.new_tensor(there) if self._lacks else self._ones)]
         for view, grad in zip(self.views, grads, strict=True):
             if grad is None:
                 view.zero_()

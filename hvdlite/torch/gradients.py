@@ -1,5 +1,6 @@
 """What happens to gradients between backward() and step(): counted, gathered, reduced."""
 
+import contextlib
 import operator
 import warnings
 import weakref
@@ -107,8 +108,9 @@ class GradientSync:
     def forget(self) -> None:
         """Forget the backward passes counted so far, and what they have begun to reduce."""
         self._passes.clear()
-        if self._under_way:
-            self._wait(engine(), process_set_number(self.process_set))
+        if self._under_way and self._engine is engine():
+            with contextlib.suppress(HorovodInternalError):
+                self._wait(self._engine, process_set_number(self.process_set))
 
     # Reducing
 
