@@ -98,8 +98,10 @@ def configure(c: Any) -> None:
     from nbgrader import preprocessors
     from nbgrader.converters import Autograde
 
+    from ..magic import prepare_environment
     from .execute import Execute
 
+    prepare_environment()  # nbgrader starts alembic, which lies beside this Python, by its name
     c.ClearSolutions.code_stub = {"python": "\n".join(STUB)}
     c.OverwriteCells.add_missing_cells = True  # a check that somebody has deleted comes back
     steps = Autograde.class_traits()["autograde_preprocessors"].default()

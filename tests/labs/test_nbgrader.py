@@ -1,8 +1,10 @@
 """A class in nbgrader's own commands: handed out, submitted, collected, marked, told."""
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import nbformat
 import psutil
@@ -126,7 +128,8 @@ def solve(notebook, *names: str):
 @pytest.fixture(scope="module")
 def course():
     folder = Path(tempfile.mkdtemp(prefix="nb")).resolve()  # short: sockets lie in it
-    with pytest.MonkeyPatch.context() as patch:
+    # The course's configuration sets variables, in this process; they go with it.
+    with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ):
         yield mark_a_class(Course(folder, patch))
     shutil.rmtree(folder)
 
