@@ -2,10 +2,11 @@
 
     python benchmarks/keras_step.py
 
-Two workers of one thread each. Small CNN, batch of 64 a worker, SGD with momentum.
-First `train_on_batch` of Keras 3, alone and with DistributedOptimizer, in turn.
+Two workers of one thread each. Small CNN, SGD with momentum.
+First `train_on_batch` of Keras 3, alone and with DistributedOptimizer, in turn; batch of 64.
 Then images/s of a loop in tf_keras: with hvdlite's tape, and with MultiWorkerMirroredStrategy,
-in turn, each in processes of its own. (Keras 3's `fit` does not run under that strategy.)
+in turn, each in processes of its own, for batches of 64 and of 16 a worker. (Keras 3's `fit` does
+not run under that strategy.)
 """
 
 import contextlib
@@ -20,7 +21,7 @@ import time
 from table import Table
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-BATCH, STEPS, WORKERS = 64, 60, 2
+BATCH, STEPS, WORKERS = int((sys.argv[2:] or [64])[0]), 60, 2
 TENSORFLOWS = "MultiWorkerMirroredStrategy"
 
 
@@ -124,9 +125,9 @@ def loop(kind: str) -> None:
         print(json.dumps({"images/s": STEPS * BATCH * size / seconds}))
 
 
-def started(kind: str) -> str:
+def started(kind: str, batch: int = BATCH) -> str:
     """What the workers of one kind print, which run as processes of their own."""
-    command = [sys.executable, __file__, kind]
+    command = [sys.executable, __file__, kind, str(batch)]
     env = dict(os.environ, OMP_NUM_THREADS="1")
     if kind != TENSORFLOWS:
         launcher = [sys.executable, "-m", "hvdrun", "-np", str(WORKERS)]
@@ -147,12 +148,12 @@ def started(kind: str) -> str:
     return "".join(worker.communicate()[0] for worker in workers)
 
 
-def beside_tensorflows_own(rounds: int) -> None:
+def beside_tensorflows_own(rounds: int, batch: int) -> None:
     """Both loops in turn, a few times."""
     found: dict[str, list[float]] = {"hvdlite": [], TENSORFLOWS: []}
     for _ in range(rounds):
         for kind, values in found.items():
-            said = started(kind)
+            said = started(kind, batch)
             values.append(json.loads(said[said.index("{") : said.index("}") + 1])["images/s"])
     medians = {kind: statistics.median(values) for kind, values in found.items()}
     columns = {
@@ -161,7 +162,7 @@ def beside_tensorflows_own(rounds: int) -> None:
         "least": "{:,.0f}",
         "median / theirs": "{:.2f}",
     }
-    title = f"tf_keras, a loop of one's own, {WORKERS} workers: images/s of all"
+    title = f"tf_keras, a loop of one's own, {WORKERS} workers, batch {batch} each: images/s of all"
     results = Table(title, f"medians of {rounds} runs", columns, "images/s")
     for kind, value in medians.items():
         results.row(kind, value, min(found[kind]), value / medians[TENSORFLOWS])
@@ -170,7 +171,8 @@ def beside_tensorflows_own(rounds: int) -> None:
 if __name__ == "__main__":
     if len(sys.argv) == 1:
         print("".join(line for line in started("step").splitlines(True)), flush=True)
-        beside_tensorflows_own(rounds=3)
+        for batch in (64, 16):
+            beside_tensorflows_own(3, batch)
     else:
         one_thread()
         loop(sys.argv[1]) if sys.argv[1] != "step" else keras_step(rounds=100)
