@@ -65,11 +65,13 @@ def _launched() -> bool:
 
 def _start_mpi() -> None:
     """Import mpi4py.MPI, which starts MPI, set so that it suits us and our users."""
-    # Open MPI: fork() (DataLoader workers) is safe for us, since a child never calls MPI. Its
-    # components for one-sided calls, which we don't use, print errors where there is no such
-    # network (UCX), or take a second to look for one (OFI).
-    for name, value in (("mpi_warn_on_fork", "0"), ("osc", "^ucx"), ("btl", "^ofi,openib,uct")):
-        os.environ.setdefault(f"OMPI_MCA_{name}", value)
+    # Open MPI: fork() (DataLoader workers) is safe for us, since a child never calls MPI.
+    os.environ.setdefault("OMPI_MCA_mpi_warn_on_fork", "0")
+    # UCX's one-sided component prints errors where there is no such network.
+    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+    if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "") == os.environ.get("OMPI_COMM_WORLD_SIZE"):
+        # Ranks of one host need no fast network, for which Open MPI would look for a second.
+        os.environ.setdefault("OMPI_MCA_btl", "^ofi,openib,uct")
     try:
         import mpi4py
 

@@ -223,7 +223,6 @@ def job_environment(
     result = {
         "PYTHONUNBUFFERED": "1",  # output appears when it is printed
         "OMPI_MCA_osc": "^ucx",  # UCX prints errors for shared windows
-        "OMPI_MCA_btl": "^ofi,openib,uct",  # unused, and MPI looks a second for their networks
         "I_MPI_PIN": "0",
     }
     if args.nics:

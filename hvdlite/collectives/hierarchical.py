@@ -53,8 +53,7 @@ class HierarchicalCollectives(MPICollectives):
 
     def _reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
         if self._stage is None:
-            super()._reduce(work, op, finish)
-            return
+            return super()._reduce(work, op, finish)
         most = STAGE_BYTES // work.itemsize
         for start in range(0, len(work), most):
             piece = work[start : start + most]

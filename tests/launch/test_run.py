@@ -36,11 +36,17 @@ def test_arguments_arrive_as_they_are(horovodrun):
     assert result.out == f"[1,0]<stdout>:{words}\n"
 
 
-def test_open_mpi_leaves_out_what_complains_or_takes_long(horovodrun):
-    program = "import os; print(os.environ['OMPI_MCA_osc'], os.environ['OMPI_MCA_btl'])"
-    assert ">:^ucx ^ofi,openib,uct\n" in horovodrun.python(1, program).out
-    own = {"OMPI_MCA_osc": "rdma", "OMPI_MCA_btl": "^uct"}
-    assert ">:rdma ^uct\n" in horovodrun.python(1, program, env=own).out
+def test_shared_windows_do_not_use_ucx(horovodrun):
+    program = "import os; print(os.environ['OMPI_MCA_osc'])"
+    assert ">:^ucx\n" in horovodrun.python(1, program).out
+    assert ">:rdma\n" in horovodrun.python(1, program, env={"OMPI_MCA_osc": "rdma"}).out
+
+
+def test_ranks_of_one_host_look_for_no_fast_network(horovodrun):
+    program = "import os, hvdlite; hvdlite.init(); print(os.environ.get('OMPI_MCA_btl'))"
+    assert horovodrun.python(2, program).out.count(">:^ofi,openib,uct\n") == 2
+    own = horovodrun.python(2, program, env={"OMPI_MCA_btl": "^uct"}).out
+    assert own.count(">:^uct\n") == 2
 
 
 def test_file_as_input_goes_to_rank_0(horovodrun, tmp_path):
