@@ -31,7 +31,12 @@ def mpirun() -> str:
     return str(beside) if beside.exists() else shutil.which("mpirun")
 
 
-def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
+def environment(folder: str | None = None, extra: dict[str, str] | None = None) -> dict[str, str]:
+    """The environment of a program under test; an mpirun gets a `folder` for its own files.
+
+    Without one, an mpirun that is killed leaves them in /tmp under its process id, and a later
+    mpirun that gets the same number refuses to start.
+    """
     env = {
         **os.environ,
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -39,6 +44,8 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
+    if folder is not None:
+        env["PRTE_MCA_prte_tmpdir_base"] = folder
     env.update(extra or {})
     return env
 
@@ -69,7 +76,7 @@ def launch(source: str, np: int, timeout: float = 60, env: dict[str, str] | None
         started = time.monotonic()
         job = subprocess.Popen(
             command(np, sys.executable, str(program)),
-            env=environment(env),
+            env=environment(folder, env),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
@@ -127,7 +134,7 @@ class Ranks:
         with Listener(address, backlog=self.np) as listener:
             self._job = subprocess.Popen(
                 command(self.np, sys.executable, __file__, address),
-                env=environment(self._env),
+                env=environment(self._folder, self._env),
                 stdout=self._output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

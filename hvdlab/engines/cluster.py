@@ -15,6 +15,8 @@ import psutil
 from ipyparallel.cluster.launcher import MPIEngineSetLauncher
 from traitlets import default
 
+from hvdrun.mpi import FOLDER_VARIABLES
+
 from ..compare.machine import cores, gpus
 from . import rank, watchdog
 
@@ -74,7 +76,8 @@ class Cluster:
 
     def __init__(self, n: int):
         self.n = n
-        self.folder = Path(tempfile.mkdtemp(prefix="hvdlab-engines-"))
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.folder = Path(tempfile.mkdtemp(prefix="hvdlab-engines-", dir=memory))
         self.record = records() / f"{os.getpid()}-{self.folder.name}.json"
         self._watchdog: subprocess.Popen | None = None
         self._cluster = ipp.Cluster(
@@ -108,6 +111,9 @@ class Cluster:
         )
         before = dict(os.environ)
         os.environ.update(_environment(self.n), **{watchdog.MARK: str(self.folder)})
+        # Open MPI's files go with the folder. It names them after mpirun's process id, so that a
+        # file of a killed mpirun would stop a later one that happens to get the same number.
+        os.environ.update(dict.fromkeys(FOLDER_VARIABLES, str(self.folder)))
         try:
             self._cluster.start_cluster_sync(n=self.n)
             self.client = self._cluster.connect_client_sync()

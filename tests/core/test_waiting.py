@@ -198,7 +198,7 @@ def _loader(method: str, tmp_path) -> None:
     program.write_text(LOADER)
     done = subprocess.run(
         mpi.command(2, sys.executable, str(program), method),
-        env=mpi.environment(),
+        env=mpi.environment(str(tmp_path)),
         capture_output=True,
         text=True,
         timeout=120,

@@ -207,7 +207,7 @@ def test_a_small_dev_shm_does_not_matter(tmp_path):
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     done = subprocess.run(
         ["unshare", "--map-root-user", "--mount", "bash", "-c", inside, sys.executable],
-        env={**environment(), "PATH": path},
+        env={**environment(str(tmp_path)), "PATH": path},
         capture_output=True,
         text=True,
         timeout=100,

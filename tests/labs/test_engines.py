@@ -2,6 +2,8 @@
 
 import json
 import re
+import tempfile
+from pathlib import Path
 
 import psutil
 import pytest
@@ -146,6 +148,8 @@ def test_nothing_is_left_when_the_kernel_is_restarted_or_killed(runtime):
         psutil.Process(notebook.pid).kill()
         assert gone(second), "engines of a killed kernel are still there"
         assert not list(runtime.glob("*.json"))
+        named = [Path(tempfile.gettempdir(), f"ompi.{child.pid}") for child in first + second]
+        assert not [folder for folder in named if folder.exists()], "mpirun's files are left"
     finally:
         notebook.close()
 
