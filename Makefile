@@ -36,10 +36,11 @@ jupyter: install  ## Open JupyterLab on labs/
 	    exec jupyter lab --ip=127.0.0.1 --ServerApp.root_dir=labs \
 	    --LabApp.default_url=/lab/tree/README.md $(AS_ROOT) $(JUPYTER_ARGS)
 
+# Most of a test's time is spent waiting, for starts and for other ranks: two run side by side.
 test: install lint  ## Check the code, then run the tests
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
-test-whole: install  ## Run what takes minutes: long labs, and a training on all images
+test-whole: install  ## Run what takes longer: training on all images, every program that the checks know
 	@$(BIN)/python -m pytest -m whole $(PYTEST_ARGS)
 
 lint: install  ## Check style and common mistakes

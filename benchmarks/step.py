@@ -5,6 +5,8 @@
 Small CNN, batch of 64 a rank, one thread a rank, SGD with momentum. All ranks compute in all
 cases, so that they share the machine in the same way; the steps are taken in turn.
 
+- barrier: no gradient moves, the ranks only meet after the backward pass: what waiting for the
+  slower one costs by itself
 - MPI: each gradient through the MPI library's allreduce, in place, after the backward pass
 - DDP: torch's DistributedDataParallel on gloo
 - timeline: hvdlite, while rank 0 writes a timeline
@@ -39,6 +41,8 @@ def trainer(kind: str, images: torch.Tensor, labels: torch.Tensor):
         if kind == "MPI":
             for param in model.parameters():
                 COMM.Allreduce(MPI.IN_PLACE, param.grad.numpy())
+        if kind == "barrier":
+            COMM.Barrier()
         optimizer.step()
 
     return step
@@ -64,7 +68,7 @@ def main() -> None:
     torch.manual_seed(COMM.rank)
     images, labels = torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,))
     start_torch("gloo")
-    kinds = ("alone", "hvdlite", "MPI", "DDP")
+    kinds = ("alone", "barrier", "hvdlite", "MPI", "DDP")
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     variants = {kind: trainer(kind, images, labels) for kind in kinds}
     with tempfile.TemporaryDirectory() as folder:

@@ -68,7 +68,7 @@ def hvdlab(*arguments, cwd):
 def environment():
     from mpi import environment as of_ranks
 
-    return of_ranks({"COLUMNS": "200"})
+    return of_ranks(extra={"COLUMNS": "200"})
 
 
 @SCRIPTS

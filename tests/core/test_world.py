@@ -115,7 +115,7 @@ print("good", flush=True)
 def _alone(code: str, **env: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-c", code],
-        env={**environment(), **env},
+        env=environment(extra=env),
         capture_output=True,
         text=True,
         timeout=60,

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -69,12 +70,17 @@ def test_killed_launcher_takes_its_ranks_with_it(horovodrun, program):
     process.communicate(timeout=30)
 
 
+def _mpirun(launcher: subprocess.Popen) -> psutil.Process:
+    """The launcher's child that is not its guard."""
+    children = psutil.Process(launcher.pid).children()
+    (mpirun,) = [child for child in children if "guard" not in " ".join(child.cmdline())]
+    return mpirun
+
+
 def test_killed_mpirun(horovodrun):
     process = horovodrun.start("-np", 2, sys.executable, "-c", _ready(STUBBORN + CHILD))
     _wait_until_ready(process)
-    for child in psutil.Process(process.pid).children():
-        if "guard" not in " ".join(child.cmdline()):
-            child.kill()
+    _mpirun(process).kill()
     _, err = process.communicate(timeout=30)
     assert process.returncode == 137
     assert "mpirun was killed by signal 9 (SIGKILL)" in err.decode()
@@ -96,8 +102,7 @@ def test_a_kill_leaves_no_file_of_mpi(horovodrun, victim):
     files = {word.rpartition(">:")[2] for word in text.split() if "/" in word}
     assert any("sm_segment" in name for name in files)
     assert all(os.path.exists(name) for name in files)
-    children = psutil.Process(process.pid).children()
-    (mpirun,) = [child for child in children if "guard" not in " ".join(child.cmdline())]
+    mpirun = _mpirun(process)
     victims = {"rank": mpirun.children()[0], "mpirun": mpirun, "launcher": process}
     victims[victim].kill()
     process.communicate(timeout=30)
@@ -110,9 +115,7 @@ def test_a_kill_leaves_no_file_of_mpi(horovodrun, victim):
 def test_mpirun_that_does_not_react_is_killed(horovodrun):
     process = horovodrun.start("-np", 2, sys.executable, "-c", _ready(CHILD))
     _wait_until_ready(process)
-    for child in psutil.Process(process.pid).children():
-        if "guard" not in " ".join(child.cmdline()):
-            child.suspend()
+    _mpirun(process).suspend()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130
