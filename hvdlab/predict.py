@@ -165,8 +165,10 @@ def _draw(predictions: list[Prediction], title: str) -> None:
     axes.set_xlim(1 / reach, reach)
     axes.set_ylim(-0.6, len(predictions) - 0.2)
     axes.set_yticks(list(rows), [one.name for one in predictions])
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.xaxis.set_minor_formatter("")
+    marks = [0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1000]
+    marks = [mark for mark in marks if 1 / reach <= mark <= reach]
+    axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
+    axes.minorticks_off()
     axes.plot([], [], "D", color=guess, label="your guess")
     axes.plot([], [], "o", color=measured, label="measured, with its spread")
     axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.12), ncols=2, frameon=False)

@@ -122,8 +122,8 @@ def compare(
         _once_more(result.runs[-1], again)
     on_cpu = result.baseline.last.get("device", "cpu") == "cpu"
     if on_cpu and cores() > threads:
-        # Two epochs give its speed; there is no need to train it to the end.
-        job = Job(path, 1, cores(), min(epochs, 2), tuple(arguments))
+        # Two epochs and the one that warms up give its speed; it need not train to the end.
+        job = Job(path, 1, cores(), min(epochs, 3), tuple(arguments))
         result.runs.insert(1, Run(job, reference=True))
         _once_more(result.runs[1], again)
     while len(result.baseline.repeats) < max_repeats:

@@ -77,7 +77,7 @@ def run(as_json: bool) -> bool:
     console.print(table)
     problems = sum(finding.state == PROBLEM for finding in findings)
     console.print(
-        "\nReady for the course. A – is not there, which is fine."
+        "\nReady for the course. – marks what is not there, which is fine."
         if good
         else f"\n{problems} problem{'s' * (problems > 1)}: see 'To do' above, then run this again."
     )

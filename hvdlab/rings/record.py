@@ -61,7 +61,7 @@ class Recording:
 
     @property
     def least(self) -> float:
-        """Bytes that each rank must send in any allreduce: 2 (size - 1) / size of the data."""
+        """Bytes that the busiest rank must send in any allreduce: 2 (size - 1) / size of all."""
         return 2 * (self.size - 1) / self.size * self.data_bytes
 
     @property

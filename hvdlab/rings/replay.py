@@ -145,7 +145,7 @@ def _draw_message(axes: Axes, message: Message, size: int) -> None:
     aside = 0.1 if length < 2 else 0.2  # to its left, so that two ways don't cover each other
     x0, y0 = -along[1] / length * aside, along[0] / length * aside
     tail, head = (
-        (start[0] + part * along[0] + x0, start[1] + part * along[1] + y0) for part in (0.25, 0.7)
+        (start[0] + part * along[0] + x0, start[1] + part * along[1] + y0) for part in (0.32, 0.7)
     )
     colour = style.COLOURS[message.source % len(style.COLOURS)]
     axes.add_patch(FancyArrowPatch(tail, head, arrowstyle="-|>", mutation_scale=14, shrinkA=0,
@@ -157,7 +157,7 @@ def _draw_message(axes: Axes, message: Message, size: int) -> None:
     for number, chunk in enumerate(chunks):
         box = (left + number * _CELL * scale, y - _HIGH * scale / 2)
         _draw_load(axes, *box, message.content[chunk], scale)
-    label = f"chunk {chunks[0]}" if len(chunks) == 1 else f"{len(chunks)} chunks"
+    label = f"chunk {chunks[0]}" if len(chunks) == 1 else ""  # several: you see them all
     beside = len(chunks) * _CELL * scale / 2 + 0.05
     axes.text(x + (beside if x > 0 else -beside), y, label, fontsize=7, va="center",
               ha="left" if x > 0 else "right", color=style.INK, zorder=8)  # fmt: skip
@@ -187,7 +187,7 @@ def _draw_bytes(axes: Axes, recording: Recording, step: int) -> None:
         axes.bar(rank, before, color=colour, width=0.6)
         axes.bar(rank, now, bottom=before, color=colour, width=0.6, alpha=0.45)
     axes.axhline(recording.least / unit, color=style.INK, linestyle="dashed", linewidth=1,
-                 label="the least that every rank must send")  # fmt: skip
+                 label="the least, if all send the same")  # fmt: skip
     axes.bar(0, 0, color="#777777", label="sent before")
     axes.bar(0, 0, color="#777777", alpha=0.45, label="sent in this step")
     top = max([recording.least, *recording.bytes_sent]) / unit

@@ -85,7 +85,7 @@ with Check("a fair share") as check:
 # ## Your machine
 #
 # The doctor looks at everything that the course needs.
-# If a line is marked, it says what to do. A missing GPU is no fault.
+# ✔ is fine, – is not there, which is no fault, and ✘ says what to do.
 
 # %%
 # !hvdlab doctor
@@ -117,7 +117,7 @@ print(f"I am rank {hvd.rank()} of {hvd.size()}, number {hvd.local_rank()} on thi
 # <details><summary>Answer</summary>
 #
 # No, and nobody promises it. The ranks run side by side, and whoever is first prints first.
-# The number in brackets says which rank a line comes from; horovodrun puts it there.
+# The second number in the brackets is the rank that a line comes from; horovodrun puts it there.
 # </details>
 
 # %% [markdown]
@@ -187,7 +187,7 @@ with Check("your first ranks") as check:
 #
 # Now and then the course asks you for a number *before* you measure.
 # A wrong guess is worth more than no guess: it shows where your picture of the machine is off.
-# Your guesses are kept to the end of the course.
+# Your guesses are kept to the end of the course: `hvdlab.predict.ledger()` draws them all.
 
 # %% [markdown] exercise="start-up"
 # ## Exercise: what does a start cost?

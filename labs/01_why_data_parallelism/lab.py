@@ -273,8 +273,10 @@ style.show(
 print(f"they cross at a batch of {crossing:.0f} pictures")
 
 # %% [markdown]
-# So data parallelism it is, as long as the model fits on one device. It is simpler, too: the model
-# stays as it is. This course is about data parallelism.
+# Left of the crossing model parallelism even sends less. But its messages hold up every layer, there
+# and back, while gradients can travel during the backward pass; and the model must be cut into parts.
+# So data parallelism it is, as long as the model fits on one device: the model stays as it is. This
+# course is about data parallelism.
 
 # %% [markdown]
 # ## Why it isn't N times as fast

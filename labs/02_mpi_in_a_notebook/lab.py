@@ -13,8 +13,7 @@
 #
 # **Before** you begin: lab 00.
 #
-# **Without a GPU**: nothing changes. With several GPUs there may be more ranks than two; every cell
-# works with any number of them.
+# **Without a GPU**: nothing changes. The lab starts two ranks; every cell works with more.
 
 # %%
 # %load_ext hvdlab
@@ -291,6 +290,7 @@ for count in (10, 4_000_000):
 # ## Horovod, on the same ranks
 #
 # Everything so far was MPI. `horovod.torch` speaks to the same ranks and needs fewer words.
+# Its `allreduce` gives the *mean*, unless you say `op=hvd.Sum`.
 
 # %%
 # %%px

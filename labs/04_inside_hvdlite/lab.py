@@ -57,7 +57,7 @@ style.show(fig, "Lines by part: " + ", ".join(f"{name} {count:,}" for name, coun
 # %%
 from hvdlite.collectives.ring import RingCollectives
 
-print(inspect.getsource(RingCollectives.allreduce))
+print(inspect.getsource(RingCollectives))
 
 # %% [markdown]
 # **Question.** Between the two loops stands `finish(...)`, on one chunk only. What is it for, and
@@ -73,7 +73,7 @@ print(inspect.getsource(RingCollectives.allreduce))
 # ## Requests and handles
 #
 # A call makes a *request*. `allreduce` waits for its result; `allreduce_async_` returns a *handle*
-# at once, and `synchronize` waits for it.
+# at once, `poll` says whether it is done, and `synchronize` waits for it.
 
 # %%
 ranks = engines.start(2)
@@ -86,7 +86,7 @@ import torch
 hvd.init()
 data = torch.full((3,), float(hvd.rank() + 1))
 handle = hvd.allreduce_async_(data, op=hvd.Sum, name="first")
-print("asked for:", hvd.poll(handle), "| then:", hvd.synchronize(handle).tolist())
+print("done already:", hvd.poll(handle), "| the result:", hvd.synchronize(handle).tolist())
 
 # %% [markdown]
 # ## Agreement

@@ -159,12 +159,12 @@ with Check("step 4: average the gradients") as check:
 # difficulty: 2
 # importance: core
 #
-# Equal steps from different starts lead to different places, and no error tells you. This is what it looks like:
+# Equal steps from different starts lead to different places, and no error tells you. This is what it looks like (equal weights have equal digests):
 
 # %%
 if script.written("4"):
     for rank, one in enumerate(conversion.observe(script, "--epochs", "1")):
-        print(f"rank {rank}: weights {one.before[1]} after the first step, {one.after[-1]} after the last")
+        print(f"rank {rank}: digest of the weights {one.before[1]} after the first step, {one.after[-1]} after the last")
 
 # %% [markdown]
 # With `model.fit` the training is Keras's business, and yours are the callbacks. There is one that gives all ranks the weights and the optimizer's state of rank 0:
@@ -419,6 +419,14 @@ prediction.reveal(conversion.speed_up(result))
 # <details><summary>Answer</summary>
 #
 # It depends on the question. "Does the communication cost much?" wants one process with as many threads as each of the two has. "Do I gain anything on this machine?" wants the best that one process can do, with all cores. On GPUs the two are the same.
+# </details>
+
+# %% [markdown]
+# **Question.** The right picture shows the accuracy. Are two processes worse than one?
+#
+# <details><summary>Answer</summary>
+#
+# This doesn't tell. Two processes took half as many steps an epoch, each with twice the images, and after so few steps on so few images both curves jump. Compare longer trainings on all images, as lab 09 does.
 # </details>
 
 # %% [markdown]
