@@ -77,7 +77,8 @@ def summary(whole: Timeline, part: Timeline, path: Path) -> str:
     rows = "".join(
         f"<tr><td style='text-align:left'>{html.escape(one.name)}</td><td>{1e3 * one.seconds:,.1f}"
         f"</td><td>{one.calls:,}</td><td>{one.tensors:,}</td>"
-        f"<td>{one.tensors / one.calls:,.1f}</td><td>{one.bytes / 2**20:,.2f}</td></tr>"
+        f"<td>{one.tensors / one.calls:,.1f}</td>"
+        f"<td>{f'{one.bytes / 2**20:,.2f}' if one.bytes else '–'}</td></tr>"
         for one in whole.phases()
     )
     late = whole.late()

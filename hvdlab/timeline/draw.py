@@ -148,6 +148,7 @@ def picture(timeline: Timeline, title: str) -> Any:
     axes.set_yticks(list(shown.values()), [name[-36:] for name in shown], fontsize=7)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.grid(visible=False)
-    style.label(axes, title, "time (ms)", "")
+    part = f" (the first {len(shown)} of {len(lanes)})" if len(shown) < len(lanes) else ""
+    style.label(axes, title + part, "time (ms)", "")
     fig.legend(handles=marks, loc="outside upper center", ncols=3, fontsize=7, frameon=False)
     return fig

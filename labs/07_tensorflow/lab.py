@@ -310,6 +310,7 @@ prediction.reveal(crowded.rate.middle / result.largest.rate.middle)
 
 # %% [markdown]
 # If the black lines of two rows overlap, this measurement doesn't tell them apart.
+# The learning rate that was printed is what your script's log says, still that of one process; number 4 at the end of this lab puts it right.
 #
 # **Question.** On a node with 2 processors of 32 cores each and 4 GPUs you start 4 ranks. How many intra-op threads would you give each, and what else needs cores?
 #

@@ -64,9 +64,9 @@ if hvd.rank() == 0:
 # %% [markdown]
 # Each lane is a tensor. In a lane
 #
-# - **grey** is `NEGOTIATE_ALLREDUCE`: rank 0 has asked for the allreduce and waits until all others have asked, too;
-# - **pale blue** is the allreduce as a whole, and what lies in it are its parts, such as copying into the fusion buffer (`MEMCPY_IN_FUSION_BUFFER`) and moving the bytes;
-# - the **ticks** say when each rank has asked.
+# - **grey** is `NEGOTIATE_ALLREDUCE`: rank 0 has asked for the allreduce, and not all ranks wait for it yet;
+# - **pale blue** is the allreduce as a whole, and what lies in it are its parts, such as copying into the fusion buffer (`MEMCPY_IN_FUSION_BUFFER`) and moving the bytes (`SHM_ALLREDUCE`: through shared memory);
+# - the **ticks** (dots in the still picture) say when each rank began to wait for it. After `allreduce_async` that is later than the call.
 #
 # In JupyterLab, turn the wheel to zoom, drag to move, and point at a bar to read it.
 # White between the bars is time in which no tensor was on its way: the ranks compute.
@@ -139,7 +139,7 @@ print(f"The model has {parameters:,} parameters of 4 bytes, which is {mib:.2f} M
 #
 # A job with four tensors a step runs slower than it should.
 # One of its two ranks is late, again and again, and always before the same tensor: perhaps it reads from a slow disk.
-# The picture of the code would not tell you, since all ranks run the same code.
+# Reading the code would not tell you, since all ranks run the same code.
 
 
 # %%

@@ -62,7 +62,7 @@ me = {
 everybody = MPI.COMM_WORLD.gather(me)
 if hvd.rank() == 0:
     for one in everybody:
-        print("rank {rank} of {size}: local rank {local_rank} on {node}, {threads} threads".format(**one))
+        print("rank {rank} of {size}: local rank {local_rank} on {node}, OMP_NUM_THREADS={threads}".format(**one))
     with open("who.json", "w") as file:
         json.dump(everybody, file)
 
@@ -144,7 +144,7 @@ with Check("describe a job") as check:
 # ## The line that starts the ranks
 #
 # The shell script itself runs once, on the first node. `srun` starts the program once for each task, on all nodes, and `--mpi=pmix` tells these processes of each other.
-# Leave it out, and each of them takes itself for the only one. With most programs nobody notices: they train the same model four times. hvdlite does:
+# Leave it out where pmix is not the cluster's default (`scontrol show config | grep MpiDefault`), and each of them takes itself for the only one. With most programs nobody notices: each task trains the whole model for itself. hvdlite does:
 
 # %%
 # !srun --nodes=2 --ntasks=2 --time=2 python who.py
@@ -214,13 +214,12 @@ with Check("train on two nodes") as check:
 # %% [markdown]
 # ## Waiting
 #
-# `squeue --me` shows your jobs: `R` is running, `PD` is pending, and the last column says why. One job takes both nodes here, and another one wants one of them.
+# `squeue --me` shows your jobs: `R` is running, `PD` is pending, and the last column says why. One job sleeps here, and another one may start only after its end (`--dependency`).
 
 # %%
 if where:
-    busy = jobs.submit_command("sleep 100", "--nodes=2", "--exclusive", "--job-name=busy")
-    busy.wait(until="RUNNING")
-    waiting = jobs.submit_command("hostname", "--job-name=waiting", f"--nodelist={busy.about('NodeList')}", "--nodes=2")
+    busy = jobs.submit_command("sleep 280", "--job-name=busy")
+    waiting = jobs.submit_command("hostname", "--job-name=waiting", f"--dependency=afterany:{busy.number}")
     time.sleep(2)
 
 # %%
@@ -263,8 +262,9 @@ with Check("why does it wait?") as check:
 # %% [markdown]
 # ## When a node is lost
 #
-# Nodes fail, jobs reach their time limit, more urgent jobs push others away. Slurm can put such a job back into the queue, and it starts again *from the beginning of its file*, with the same number.
+# Nodes fail, and more urgent jobs push others away. Slurm can put such a job back into the queue, and it starts again *from the beginning of its file*, with the same number.
 # What it had computed is lost, if it has no checkpoint, or doesn't read it.
+# A job that reaches its time limit is simply ended; it must ask for another turn itself (see "If you have time left").
 
 # %% [markdown] exercise="requeue"
 # ## Exercise: a job that comes back
