@@ -60,9 +60,10 @@ class Prediction:
 
     def verdict(self) -> str:
         """The outcome in a sentence."""
-        told = f"You said {self.guess:,.3g} {self.unit}; measured: {self.measured:,.3g} {self.unit}"
+        told = f"You said {_text(self.guess)} {self.unit}; "
+        told += f"measured: {_text(self.measured)} {self.unit}"
         if self.low is not None and self.high != self.low:
-            told += f" ({self.low:,.3g} to {self.high:,.3g})"
+            told += f" ({_text(self.low)} to {_text(self.high)})"
         if self.low is not None and self.low <= self.guess <= self.high:
             return f"{told}. Right on it."
         if not self.factor > 0:
@@ -134,6 +135,11 @@ def _keep(prediction: Prediction) -> None:
         _say(f"The ledger {html.escape(str(file))} can't be written: {error.strerror}.")
 
 
+def _text(number: float) -> str:
+    """Three digits are enough to compare; of large numbers all before the point."""
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+
+
 def _say(markup: str) -> None:
     from IPython.display import HTML, display
 
@@ -155,7 +161,7 @@ def _draw(predictions: list[Prediction], title: str) -> None:
         axes.plot([1, one.factor], [row, row], color="#BBBBBB", linewidth=1.5, zorder=1)
         axes.plot(1, row, "o", color=measured, markersize=9)
         axes.plot(one.factor, row, "D", color=guess, markersize=9)
-        note = f"{one.guess:,.3g} {one.unit}, measured {one.measured:,.3g} {one.unit}"
+        note = f"{_text(one.guess)} {one.unit}, measured {_text(one.measured)} {one.unit}"
         middle = math.sqrt(one.factor) if one.factor > 0 else 1
         axes.annotate(note, (middle, row), xytext=(0, 9), textcoords="offset points", ha="center",
                       fontsize=8, color=style.INK)  # fmt: skip

@@ -171,6 +171,7 @@ print(compare(Timing(tuple(strong)), Timing(tuple(alone)), "2 ranks sharing a ba
 #
 # The communication of a step costs the same in both: it depends on the model, not on the batch.
 # With weak scaling each rank computes longer between two exchanges, so that the same cost weighs less.
+# A CPU can turn that round: half the images fit its caches better, so that half a batch takes less than half the time. An efficiency above 100 % is a sign of it.
 # On a busy machine, or one whose two cores share one memory bus, the spread can be larger than this difference; then no conclusion can be drawn.
 # </details>
 
