@@ -11,7 +11,7 @@ import typer
 from .slurm.command import app as slurm
 
 app = typer.Typer(
-    help="The course's toolkit: data sets and honest comparisons.",
+    help="The course's toolkit: data, comparisons, checks, timelines, simulations, Slurm, marking.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -29,7 +29,7 @@ app.add_typer(slurm, name="slurm")
 
 @app.callback()
 def main() -> None:
-    """The course's toolkit: data sets and honest comparisons."""
+    """The course's toolkit: data, comparisons, checks, timelines, simulations, Slurm, marking."""
 
 
 @app.command()

@@ -42,7 +42,7 @@ class Bucket:
 
         With `takes_own`, what this rank reduces itself may stay out of the buffer till then.
         """
-        self._segment = segment
+        self._segment = segment  # keeps it in Channel.buffers, for a rank that has joined
         self._slice = slice(0, 0)
         if segment is None:
             self.flat = np.zeros(self.count, dtype=self.dtype)

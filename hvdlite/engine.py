@@ -1,7 +1,8 @@
 """From a call to its result: request -> agreement -> fusion -> collective.
 
-There is no thread in the background. A rank makes progress inside its calls: whoever waits for
-one request moves all pending requests of this process along, in every group.
+There is no thread in the background, but for `_run_beside_others`. A rank makes progress inside
+its calls: whoever waits for one request moves all pending requests of this process along, in
+every group.
 """
 
 import collections

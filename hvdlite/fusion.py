@@ -25,7 +25,8 @@ def plan(requests: Sequence[Request], threshold: int) -> list[list[Request]]:
     open_batches: dict[tuple, tuple[list[Request], int]] = {}
     for request in requests:
         what = request.descriptor
-        if what.kind not in ("allreduce", "broadcast") or request.item is not None:
+        # A call is named after its kind, a bucket is not; a rank that has joined knows no more.
+        if what.kind not in ("allreduce", "broadcast") or not what.name.startswith(what.kind):
             batches.append([request])
             continue
         key = (what.op, what.dtype, what.prescale, what.postscale, what.device)

@@ -30,6 +30,11 @@ def watch(pipe: int) -> None:
     _signals[:] = [pipe]
 
 
+def is_watched() -> bool:
+    """Whether `watch` was called."""
+    return bool(_signals)
+
+
 def _arrived() -> bytes:
     if not _signals or threading.current_thread() is threading.main_thread():
         return b""

@@ -35,7 +35,7 @@ def run(
 
     The function may be defined anywhere, a notebook's cell included; it travels with what it uses.
     Its output appears while it runs. The arguments are horovodrun's options under Horovod's names;
-    those of elastic training are refused with LaunchError.
+    of those of elastic training slots and cooldown_range do nothing, the others raise LaunchError.
     Raises TypeError for a function that can't travel, RuntimeError with the rank's traceback where
     the function fails, KeyboardInterrupt after an interrupt; no rank is left then.
     """

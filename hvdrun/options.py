@@ -36,8 +36,8 @@ mpi-threads-disable switch MPI_THREADS_DISABLE library_options accepted
 num-nccl-streams number NUM_NCCL_STREAMS library_options accepted
 thread-affinity number THREAD_AFFINITY library_options accepted
 gloo-timeout-seconds number GLOO_TIMEOUT_SECONDS library_options accepted
-log-level level LOG_LEVEL logging how much is logged
-log-with-timestamp inverse LOG_HIDE_TIME logging log lines carry the time
+log-level level LOG_LEVEL logging accepted
+log-with-timestamp inverse LOG_HIDE_TIME logging accepted
 """
 _SETTINGS = [line.split(maxsplit=4) for line in _TABLE.strip().splitlines()]
 _ELASTIC = """--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout
@@ -108,7 +108,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--tcp", action="store_true", help="only TCP between hosts, no InfiniBand")
     add("--config-file", metavar="FILE", help="YAML file with the settings below")
     for name in ("--mpi", "--gloo", "--jsrun"):
-        add(name, action="store_true", help="accepted; there is one runtime")
+        text = "not supported" if name == "--jsrun" else "accepted; there is one runtime"
+        add(name, action="store_true", help=text)
     add("--disable-cache", action="store_true", help="accepted; no check is cached")
     for name, kind, variable, _, text in _SETTINGS:
         add(f"--{name}", help=f"{text} (HOROVOD_{variable})", **_KINDS[kind][0])

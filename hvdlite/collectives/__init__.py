@@ -7,8 +7,6 @@ from hvdlite.collectives.ring import RingCollectives
 from hvdlite.collectives.shm import SharedMemoryCollectives
 from hvdlite.groups import Group
 
-__all__ = ["MPICollectives", "choose"]
-
 # Those that work for every group, so that the one asked for is the one that is used.
 _ANYWHERE = [MPICollectives, RingCollectives, ParameterServerCollectives, HierarchicalCollectives]
 

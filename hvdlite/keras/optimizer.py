@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hvdlite.basics import check_process_set
+from hvdlite.calls import check_gradients
 from hvdlite.compression import NoneCompressor
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import AVERAGE, SUM
@@ -46,8 +46,8 @@ class _TorchReducer:
         process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True,
     ):
-        check_process_set(process_set)
         factor = gradient_predivide_factor
+        check_gradients(compression, process_set, op, factor, self.passes)
         self.active = process_set.included() and process_set.size() > 1
         self._options = {"op": op, "process_set": process_set, "compression": compression}
         self._options |= {"prescale_factor": 1 / factor, "postscale_factor": factor}

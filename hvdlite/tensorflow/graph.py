@@ -102,16 +102,13 @@ def name_of(kind: str, name: str | None) -> str | None:
     return tf.compat.v1.get_default_graph().unique_name(name or kind, mark_as_used=True)
 
 
-_watched: list[int] = []
-
-
 def _watch_for_interrupts() -> None:
     """Let a wait inside a graph learn of Ctrl-C.
 
     Python's own handler runs in the main thread, which is inside TensorFlow until the graph is
     done; but the arrival of a signal can be written to a pipe at once.
     """
-    if _watched or threading.current_thread() is not threading.main_thread():
+    if waiting.is_watched() or threading.current_thread() is not threading.main_thread():
         return
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
@@ -122,5 +119,4 @@ def _watch_for_interrupts() -> None:
         os.close(reader)
         os.close(writer)
         return
-    _watched.append(reader)
     waiting.watch(reader)

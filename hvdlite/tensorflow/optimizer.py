@@ -68,8 +68,8 @@ class _AdasumMethods:
                 variable.read_value() - start
                 for variable, start in zip(variables, before, strict=True)
             ]
-        options = {"op": ADASUM, "compression": self._compression}
-        changes = grouped_allreduce(changes, **options)
+        options = {"compression": self._compression, "process_set": self._reducer.process_set}
+        changes = grouped_allreduce(changes, op=ADASUM, **options)
         assigned = [
             variable.assign(start + change)
             for variable, start, change in zip(variables, before, changes, strict=True)

@@ -1,6 +1,7 @@
 """Buckets of torch gradients. After the reduction each `.grad` is a view of the buffer.
 
-The gradient is copied once, when the backward pass has made it, and never again.
+A small gradient is copied once, when the backward pass has made it, and never again. Of a large
+one, which stays where autograd has put it, only what other ranks reduce is copied, later.
 """
 
 import math

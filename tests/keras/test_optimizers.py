@@ -158,6 +158,10 @@ def test_wrong_arguments_say_what_to_do(keras_ranks):
     keras_ranks.run(_wrong)
 
 
+def test_wrong_arguments_on_pytorch_too(torch_ranks):
+    torch_ranks.run(_wrong)
+
+
 def _on_torch() -> list:
     """Keras on PyTorch: train as one process, with the callbacks."""
     import keras

@@ -255,6 +255,31 @@ def test_adasum(ranks):
     assert ranks(2).run(_adasum) == [[[1.0, 1.0], [0.5, 0.5]]] * 2
 
 
+def _adasum_of_a_set() -> list | None:
+    import numpy as np
+    import tensorflow as tf
+
+    import hvdlite.tensorflow as hvd
+
+    hvd.init()
+    outer = hvd.add_process_set([0, 2])
+    if hvd.rank() == 1:
+        return None  # has no part in it
+    a = np.float32([[1, 0], [], [0, 1]][hvd.rank()])
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.get_variable("x", initializer=[1.0, 1.0])
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.5)
+        optimizer = hvd.DistributedOptimizer(optimizer, op=hvd.Adasum, process_set=outer)
+        train = optimizer.minimize(tf.reduce_sum(x * a))
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(train)
+        return session.run(x).tolist()
+
+
+def test_adasum_of_a_process_set(ranks):
+    assert ranks(3).run(_adasum_of_a_set) == [[0.5, 0.5], None, [0.5, 0.5]]
+
+
 def _sync_batch_norm() -> tuple[list, list]:
     import numpy as np
     import tensorflow as tf
