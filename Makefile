@@ -38,7 +38,7 @@ jupyter: install  ## Open JupyterLab on labs/
 
 # Most of a test's time is spent waiting, for starts and for other ranks: two run side by side.
 test: install lint  ## Check the code, then run the tests
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 test-whole: install  ## Run what takes longer: training on all images, every program that the checks know
 	@$(BIN)/python -m pytest -m whole $(PYTEST_ARGS)

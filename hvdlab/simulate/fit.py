@@ -62,6 +62,10 @@ class Fit:
 def fit(workers: Sequence[int], seconds: Sequence[float], terms: Sequence[str] = ("bytes",)) -> Fit:
     """Least squares over all measurements; give repeats one by one, they make the error known.
 
+    No part of C(W) costs less than nothing: a term that would come out negative, from noise or
+    because a smaller share of the work fits the caches better, is zero, and the others are fitted
+    without it. The errors stay those of the fit with all terms.
+
     Args:
         workers: number of workers of each measurement.
         seconds: its time, of one step, one epoch or one run.
@@ -92,6 +96,11 @@ def fit(workers: Sequence[int], seconds: Sequence[float], terms: Sequence[str] =
     variance = residual @ residual / freedom if freedom else math.inf
     covariance = np.linalg.inv(design.T @ design) * (variance if freedom else 1.0)
     errors = np.sqrt(np.diag(covariance)) if freedom else np.full(len(names), math.inf)
+    kept = list(range(len(names)))
+    while values[1:].min(initial=0.0) < 0:
+        kept.remove(1 + int(values[1:].argmin()))
+        values = np.zeros(len(names))
+        values[kept], *_ = np.linalg.lstsq(design[:, kept], times, rcond=None)
     return Fit(names, values, errors, covariance, freedom)
 
 

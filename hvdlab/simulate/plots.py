@@ -65,6 +65,7 @@ def fitted(fit: Fit, workers: Sequence[int], seconds: Sequence[float], up_to: in
     ideal = [fit.values[0] / count for count in counts]
     axes.loglog(counts, ideal, "--", color=INK, label="ideal: G / W")
     axes.plot(workers, seconds, "o", color=COLOURS[1], label="measured")
+    axes.set_ylim(bottom=0.3 * min(*ideal, *middle))
     label(axes, "The fit, carried on", "workers", "time (s)")
     _plain(axes)
     return fig

@@ -34,8 +34,8 @@ def show(
 
     Args:
         path: the file that HOROVOD_TIMELINE named; one of a killed job is fine.
-        start, end: what to draw, in seconds since the file's first event; as much as fits from
-            the start where not given.
+        start, end: what to draw, in seconds since the file's first event; where not given, as
+            much as fits from the first span on.
         tensors: look only at those whose name contains this.
         title: above the picture; the file's name by default.
 
@@ -49,7 +49,9 @@ def show(
 
     whole = load(path)
     whole = whole.part(0.0, whole.seconds, tensors)
-    part = whole.part(start or 0.0, whole.last if end is None else end, most=MOST_SPANS)
+    if start is None:
+        start = min((span.start for span in whole.spans), default=0.0)
+    part = whole.part(start, whole.last if end is None else end, most=MOST_SPANS)
     if part.spans:
         data, metadata = bundle(part, title or Path(path).name)
         display(data, metadata=metadata, raw=True)

@@ -13,7 +13,7 @@
 #
 # **Before** you begin: lab 02.
 #
-# **Without a GPU**: nothing changes. Four ranks work on two cores, too; only the times suffer, and
+# **Without a GPU**: one line less in one picture. Four ranks work on two cores, too; only the times suffer, and
 # the last part says so.
 
 # %%
@@ -369,14 +369,16 @@ for members in (2, 4):
             measured[members, name, size] = slowest(rows)
 
 # %% [markdown]
-# Shared memory is what hvdlite uses inside one machine: no messages at all. It runs in ranks of its
-# own here, started with `horovod.run`.
+# Shared memory is what hvdlite uses inside one machine: no messages at all. Between GPUs it uses NCCL,
+# if you have two. Both run in ranks of their own here, started with `horovod.run`.
 
 # %%
 import horovod
 
+from hvdlab.compare.machine import gpus
 
-def shared_memory(sizes, repeats):
+
+def of_hvdlite(sizes, repeats, device):
     """By number of ranks, the times of each size on this rank; the first two ranks are a set."""
     import time
 
@@ -385,24 +387,37 @@ def shared_memory(sizes, repeats):
 
     torch.set_num_threads(1)
     hvd.init()
-    pair = hvd.add_process_set([0, 1])
+    on_gpu = device == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(hvd.local_rank())
+    groups = {hvd.size(): hvd.global_process_set}
+    if hvd.size() > 2:
+        groups[2] = hvd.add_process_set([0, 1])
     times = {}
-    for members, group in ((2, pair), (4, hvd.global_process_set)):
+    for members, group in groups.items():
         for size in sizes if group.included() else []:
-            data, row = torch.ones(size // 4), []
+            data, row = torch.ones(size // 4, device=device), []
             for repeat in range(repeats + 1):
                 hvd.barrier(process_set=group)
                 start = time.perf_counter()
                 hvd.allreduce_(data, op=hvd.Sum, name="timed", process_set=group)
+                if on_gpu:
+                    torch.cuda.synchronize()  # the call has only put it into the GPU's queue
                 row.append(time.perf_counter() - start)
             times.setdefault(members, []).append(row[1:])
     return times
 
 
-found = horovod.run(shared_memory, (sizes, 7), np=4)
-for members in (2, 4):
-    for size, rows in zip(sizes, zip(*[one[members] for one in found[:members]])):
-        measured[members, "shared memory", size] = slowest(rows)
+def measure(name, device, number):
+    found = horovod.run(of_hvdlite, (sizes, 7, device), np=number)
+    for members in found[0]:
+        for size, rows in zip(sizes, zip(*[one[members] for one in found[:members]])):
+            measured[members, name, size] = slowest(rows)
+
+
+measure("shared memory", "cpu", 4)
+if len(gpus()) >= 2:
+    measure("NCCL", "cuda", 4 if len(gpus()) >= 4 else 2)
 
 # %%
 def bus_bandwidth(timing, size, members):
@@ -414,9 +429,9 @@ from os import sched_getaffinity
 
 cores = len(sched_getaffinity(0))
 fig, axes = style.figure(columns=2, width=5.4, height=4.2)
-names = [*functions, "shared memory"]
+names = {m: [name for count, name, size in measured if (count, size) == (m, sizes[0])] for m in (2, 4)}
 for axis, members in zip(axes, (2, 4)):
-    for name in names:
+    for name in names[members]:
         rows = [measured[members, name, size] for size in sizes]
         kib = [size / 1024 for size in sizes]
         low, high = ([bus_bandwidth(Timing((edge,)), size, members) for edge, size in zip(edges, sizes)]
@@ -430,7 +445,7 @@ for axis, members in zip(axes, (2, 4)):
     crowded = f" on {cores} cores" if members > cores else ""
     style.label(axis, f"{members} ranks{crowded}", "size of the array (KiB)", "bus bandwidth (GB/s)")
 axes[1].set_ylim(axes[0].get_ylim())
-best = {m: max(names, key=lambda name: bus_bandwidth(measured[m, name, sizes[-1]], sizes[-1], m)) for m in (2, 4)}
+best = {m: max(names[m], key=lambda name: bus_bandwidth(measured[m, name, sizes[-1]], sizes[-1], m)) for m in (2, 4)}
 style.show(
     fig,
     "Bus bandwidth over the size of the array, with bands for the spread of 7 repeats. At "

@@ -177,6 +177,16 @@ def test_the_fit_finds_exact_parameters(names):
     assert found.predict(1000)[0] == pytest.approx(times([1000], names)[0])
 
 
+def test_no_cost_is_negative():
+    counts, seconds = [1, 1, 2, 2, 4], [1.0, 1.02, 0.48, 0.47, 0.3]
+    found = simulate.fit(counts, seconds, ("bytes", "messages"))
+    assert min(found.values) == 0 and found.values[0] > 0.9
+    faster_than_ideal = simulate.fit([1, 1, 2, 2], [1.0, 1.02, 0.48, 0.47])
+    assert faster_than_ideal.values[1] == 0
+    assert faster_than_ideal.efficiency(1024) == pytest.approx(1.0)
+    assert faster_than_ideal.margin(1024) > 0
+
+
 def test_the_range_of_the_fit_holds_what_it_promises():
     """95 of 100 ranges should hold the truth; at least 88 must, by more than three sigma."""
     counts = [1, 1, 1, 2, 2, 2, 4, 4, 4]
