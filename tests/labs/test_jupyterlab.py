@@ -130,6 +130,7 @@ def picture(page: Page, name: str) -> None:
 def test_a_lab_runs_in_the_browser_and_its_plots_have_a_text(server, page):
     open_lab(page, server, "01_why_data_parallelism/solution/01_why_data_parallelism.ipynb")
     expect(page.get_by_text("official Jupyter news")).to_have_count(0)
+    expect(page.locator(".lm-MenuBar-itemLabel", has_text="Nbgrader")).to_have_count(0)
     menu(page, "Edit", "Clear Outputs of All Cells")
     expect(page.locator(".jp-OutputArea-output img")).to_have_count(0)
     menu(page, "Run", "Run All Cells")
