@@ -16,7 +16,7 @@ AS_ROOT := --allow-root
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab jupyter test test-whole lint format docs constraints clean
+.PHONY: help install lab jupyter test test-labs test-whole lint format docs constraints clean
 
 help:  ## Show this list
 	@echo "Targets (make PYTHON=python3.12 ... picks another Python):"
@@ -36,9 +36,11 @@ jupyter: install  ## Open JupyterLab on labs/
 	    exec jupyter lab --ip=127.0.0.1 --ServerApp.root_dir=labs \
 	    --LabApp.default_url=/lab/tree/README.md $(AS_ROOT) $(JUPYTER_ARGS)
 
-# Most of a test's time is spent waiting, for starts and for other ranks: two run side by side.
 test: install lint  ## Check the code, then run the tests
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-labs: install  ## Run every lab from top to bottom, solved and unsolved, two side by side
+	@$(BIN)/python -m pytest -n 2 -m slow tests/labs/test_solved.py tests/labs/test_unsolved.py
 
 test-whole: install  ## Run what takes longer: training on all images, every program that the checks know
 	@$(BIN)/python -m pytest -m whole $(PYTEST_ARGS)

@@ -7,14 +7,7 @@ import pytest
 from mpi import Ranks
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups after this
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.pluginmanager.hasplugin("xdist"):
-        # Side by side: tests of a file share ranks and servers, so they stay together. Whole labs
-        # (tests/labs/conftest.py) take long and share nothing.
-        for item in items:
-            if "lab" not in item.fixturenames:
-                item.add_marker(pytest.mark.xdist_group(str(item.path)))
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     needy = [item for item in items if item.get_closest_marker("gpu")]
     if needy and not _gpu_present():
         for item in needy:

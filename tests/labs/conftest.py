@@ -1,4 +1,7 @@
-"""Whole labs: every notebook can be run from top to bottom, solved or as the student gets it."""
+"""Whole labs: every notebook can be run from top to bottom, solved or as the student gets it.
+
+Some of them are part of `make test`; `make test-labs` runs all.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +16,17 @@ SMALL = ("05", "06", "07")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test of a `lab` runs for each; those that its module calls USUAL are not "whole"."""
     if "lab" in metafunc.fixturenames:
-        labs = find(ROOT / "labs")
-        metafunc.parametrize("lab", labs, ids=[path.parent.name for path in labs])
+        for_test = [
+            pytest.param(
+                path,
+                marks=[] if path.parent.name[:2] in metafunc.module.USUAL else [pytest.mark.whole],
+                id=path.parent.name,
+            )
+            for path in find(ROOT / "labs")
+        ]
+        metafunc.parametrize("lab", for_test)
 
 
 @pytest.fixture

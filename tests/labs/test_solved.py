@@ -4,6 +4,8 @@ import pytest
 
 from hvdlab.builder import instructor
 
+USUAL = ("00", "01", "02", "03", "04")
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)

@@ -4,6 +4,8 @@ import pytest
 
 from hvdlab.builder import student
 
+USUAL = ("00",)
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
