@@ -40,7 +40,7 @@ test: install lint  ## Check the code, then run the tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-labs: install  ## Run every lab from top to bottom, solved and unsolved, two side by side
-	@$(BIN)/python -m pytest -n 2 -m slow tests/labs/test_solved.py tests/labs/test_unsolved.py
+	@$(BIN)/python -m pytest -n 2 -m "slow or whole" tests/labs/test_notebooks.py
 
 test-whole: install  ## Run what takes longer: training on all images, every program that the checks know
 	@$(BIN)/python -m pytest -m whole $(PYTEST_ARGS)
