@@ -1,9 +1,11 @@
 """Plain runs, standard input, and `run_command` as a function."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pexpect
 import pytest
@@ -97,6 +99,18 @@ def test_interrupt_at_the_terminal(horovodrun):
     assert terminal.exitstatus == 130
 
 
+def open_descriptors() -> set[tuple[str, str]]:
+    """This process's file descriptors, each with what it leads to.
+
+    Those of earlier tests may be closed by the garbage collector at any time.
+    """
+    found = set()
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile, as the one of the listing
+            found.add((fd.name, os.readlink(fd)))
+    return found
+
+
 @pytest.mark.parametrize("in_thread", [False, True])
 def test_run_command_is_a_function(horovodrun, tmp_path, in_thread):
     codes = []
@@ -108,7 +122,7 @@ def test_run_command_is_a_function(horovodrun, tmp_path, in_thread):
             fd = out.fileno()
             codes.append(run_command(words, 2, env=environment, stdout=fd, stderr=fd))
 
-    before = os.listdir("/proc/self/fd")
+    before = open_descriptors()
     if in_thread:
         thread = threading.Thread(target=run)
         thread.start()
@@ -117,7 +131,7 @@ def test_run_command_is_a_function(horovodrun, tmp_path, in_thread):
         run()
     assert codes == [5]
     assert b"<stdout>:7\n" in (tmp_path / "out").read_bytes()
-    assert os.listdir("/proc/self/fd") == before
+    assert open_descriptors() - before == set()
 
 
 def test_run_command_raises_for_mistakes():
