@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hvdlite import fusion, gpu
+from hvdlite import fusion, gpu, waiting
 from hvdlite.agreement import Agreement
 from hvdlite.alone import run_alone
 from hvdlite.collectives import choose
@@ -158,6 +158,7 @@ class Engine:
 
         An interrupt ends the wait on this rank and, with an error, on all others.
         """
+        waiting.arrived()  # signals from before this wait were for somebody else
         try:
             if not request.done:
                 self.progress()

@@ -40,7 +40,8 @@ def wait_until(
         if waited < next_look:
             continue
         next_look = waited + 0.02
-        if waited > NOTE_AFTER and not noted:
+        # A wait inside of another one leaves that one's note as it is.
+        if waited > NOTE_AFTER and not world.status.read(world.rank).text:
             noted = True
             world.status.write(ACTIVE, f"waits in {what} at {where_in_users_code()}")
         late = missing()

@@ -35,7 +35,8 @@ def is_watched() -> bool:
     return bool(_signals)
 
 
-def _arrived() -> bytes:
+def arrived() -> bytes:
+    """The signals that have come by that pipe since the last call."""
     if not _signals or threading.current_thread() is threading.main_thread():
         return b""
     try:
@@ -52,7 +53,6 @@ class Patience:
     def __init__(self, spins: int = 0):
         self.started = time.monotonic()
         self._spins = spins
-        _arrived()  # signals from before this wait were for somebody else
 
     def pause(self) -> float:
         """Wait a moment that fits the time waited so far; returns that time in seconds."""
@@ -63,7 +63,7 @@ class Patience:
         if waited < _SLEEP_AFTER:
             os.sched_yield()
         else:
-            if signal.SIGINT in _arrived():
+            if signal.SIGINT in arrived():
                 raise KeyboardInterrupt
             time.sleep(min(waited / 32, _LONGEST_SLEEP))
         return waited

@@ -1,6 +1,12 @@
 """Waits: warnings of the stall inspector, fusion's messages, workers of a DataLoader."""
 
+import os
+import signal
+import threading
+
 from mpi import launch
+
+from hvdlite import waiting
 
 START = """
 import os, time
@@ -13,7 +19,7 @@ hvd.barrier()
 
 
 def _stalled(body: str, np: int = 2, **env: str):
-    outcome = launch(START + body, np, timeout=60, env=env)
+    outcome = launch(START + body, np, env=env)
     assert outcome.returncode == 0, outcome
     return [line for line in outcome.stderr.splitlines() if "has waited" in line]
 
@@ -82,6 +88,65 @@ def test_after_the_shutdown_time_all_ranks_end_with_an_error():
     )
     assert outcome.returncode == 1, outcome
     assert "given up after 1 s" in outcome.stderr, outcome
+
+
+def _one_wait_in_another() -> list[str]:
+    """What this rank's note says, after a long wait inside of a longer one."""
+    import time
+
+    import hvdlite.torch as hvd
+    from hvdlite.basics import engine
+    from hvdlite.stall import wait_until
+
+    hvd.init()
+    group, started, notes = engine().channels[0].group, time.monotonic(), []
+
+    def noted() -> str:
+        return group.world.status.read(hvd.rank()).text
+
+    def ready() -> bool:
+        if noted():
+            over = time.monotonic() + 0.3
+            wait_until(lambda: time.monotonic() > over, group, "the inner wait", list)
+            notes.append(noted())
+        return bool(notes) or time.monotonic() > started + 30
+
+    wait_until(ready, group, "the outer wait", list)
+    return [*notes, noted()]
+
+
+def test_a_wait_inside_of_another_leaves_its_note(ranks):
+    for during, after in ranks(2).run(_one_wait_in_another):
+        assert during.startswith("waits in the outer wait at ") and after == ""
+
+
+def test_a_wait_inside_of_another_leaves_its_interrupt():
+    """Waits in another thread than the main one learn of Ctrl-C by a pipe."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    ended = []
+
+    def wait() -> None:
+        outer = waiting.Patience()
+        os.write(writer, bytes([signal.SIGINT]))
+        waiting.Patience()
+        try:
+            while outer.pause() < 5:
+                pass
+        except KeyboardInterrupt:
+            ended.append(True)
+
+    before = waiting._signals[:]
+    waiting.watch(reader)
+    try:
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join()
+    finally:
+        waiting._signals[:] = before
+        os.close(reader)
+        os.close(writer)
+    assert ended == [True]
 
 
 def _fusion(threshold: int) -> tuple[int, list[float]]:
@@ -201,7 +266,7 @@ def _loader(method: str, tmp_path) -> None:
         env=mpi.environment(str(tmp_path)),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=270,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("finished") == 2
