@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,9 +19,11 @@ from typing import Any
 import numpy as np
 import psutil
 
+from .. import watchdog
 from ..data.catalog import SETS
 from ..data.sample import load_sample
 
+MARK = "HVDLAB_CHECK"  # in the environment of all processes of a check: its token
 RANKS = 2
 TRAIN, TEST = 256, 100  # images of the slice
 MEMORY_MB = 4096  # a rank's own memory
@@ -137,7 +138,7 @@ def environment(folder: str | Path, token: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(path for path in paths if path)),
         "HOME": os.path.join(folder, "home"),
         "TMPDIR": os.path.join(folder, "tmp"),
-        "HVDLAB_CHECK": token,
+        MARK: token,
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
@@ -185,14 +186,14 @@ def _watch(job: subprocess.Popen, folder: Path, limit: float, token: str) -> str
                     if (folder / f"rank-{rank}" / name).stat().st_size > OUTPUT_MB << 20:
                         return f"rank {rank} printed more than {OUTPUT_MB} MB"
         if looks % 5 == 0:
-            ranks = _family(token)
+            ranks = watchdog.processes(token, MARK)
             if len(ranks) > PROCESSES:
                 return f"it started more than {PROCESSES} processes"
             for process in ranks:
                 with contextlib.suppress(psutil.Error):
                     if process.memory_info().rss > MEMORY_MB << 20:
                         return f"a rank filled more than {MEMORY_MB} MB of memory"
-            if sum(_size(path) for path in folder.rglob("*")) > DISK_MB << 20:
+            if _size(folder) > DISK_MB << 20:
                 return f"it wrote more than {DISK_MB} MB"
             if all(_is_finished(folder, rank) for rank in range(RANKS)):
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -201,10 +202,14 @@ def _watch(job: subprocess.Popen, folder: Path, limit: float, token: str) -> str
     return ""
 
 
-def _size(path: Path) -> int:
-    with contextlib.suppress(OSError):
-        return path.lstat().st_blocks * 512
-    return 0
+def _size(folder: Path) -> int:
+    """The bytes on disk of all files; some may go while we count."""
+    total = 0
+    for top, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(top, name)).st_blocks * 512
+    return total
 
 
 def _is_finished(folder: Path, rank: int) -> bool:
@@ -214,29 +219,11 @@ def _is_finished(folder: Path, rank: int) -> bool:
     return False
 
 
-def _family(token: str) -> list[psutil.Process]:
-    """All processes that the job has started, also those that left its session."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get("HVDLAB_CHECK") == token:
-                found.append(process)
-    return found
-
-
 def _end(job: subprocess.Popen, token: str) -> None:
-    if job.poll() is None:
-        for process in _family(token):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
-    alive = _family(token)
-    for process in alive:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(alive, timeout=5)
+    """Kill all processes of the job; the launcher's guard then removes the files of MPI."""
+    watchdog.end(token, MARK, politely=False)
+    job.kill()
+    job.wait()
 
 
 def _read(folder: Path, before: list[set[str]], stopped: str) -> Recording:

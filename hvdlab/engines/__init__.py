@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .cluster import Cluster, EnginesError, default_number, stop_orphans
-from .rank import variable
+from .remote import variable
 from .run import RanksFailed, run
 
 __all__ = ["Engines", "EnginesError", "RanksFailed", "current", "start", "stop"]

@@ -17,8 +17,9 @@ from traitlets import default
 
 from hvdrun.mpi import FOLDER_VARIABLES
 
+from .. import watchdog
 from ..compare.machine import cores, gpus
-from . import rank, watchdog
+from . import remote
 
 _START_LIMIT = 90  # seconds
 
@@ -123,7 +124,7 @@ class Cluster:
                 del os.environ[name]
             os.environ.update(before)
         self.view = self.client[:]
-        result = self.view.apply_async(rank.install, str(self.folder))
+        result = self.view.apply_async(remote.install, str(self.folder))
         answers = result.get(timeout=_START_LIMIT)
         self.who = {info["engine_id"]: answer for info, answer in
                     zip(result.metadata, answers, strict=True)}  # fmt: skip

@@ -19,8 +19,8 @@ from typing import Any
 from mpi4py import MPI
 
 from . import patient
+from .remote import NOTE_EVERY
 
-NOTE_EVERY = 0.25  # seconds
 _LIBRARIES = tuple(
     os.path.dirname(path) + os.sep
     for path in (os.__file__, MPI.__file__, os.path.dirname(__file__))  # the last: all of hvdlab
@@ -72,13 +72,6 @@ def renew() -> None:
 
         hvdlite.shutdown()
         hvdlite.init()
-
-
-def variable(name: str) -> Any:
-    """The value of a variable of the cells, or None."""
-    from IPython import get_ipython
-
-    return get_ipython().user_ns.get(name)
 
 
 def _write_notes() -> None:

@@ -9,7 +9,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from . import explain, rank
+from . import explain, remote
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -123,7 +123,7 @@ class _Cell:
         """End the cell on all ranks and make them ready for the next; False if one hangs on."""
         with _uninterrupted():
             if not self.explained:
-                time.sleep(2 * rank.NOTE_EVERY)
+                time.sleep(2 * remote.NOTE_EVERY)
                 self.say_what_is_stuck()
             self.show(all_of_it=True)
             end = time.monotonic() + _AFTER_AN_INTERRUPT
@@ -131,17 +131,17 @@ class _Cell:
                 engines = [engine for engine, info in self.cluster.who.items()
                            if info["rank"] not in self.ended()]  # fmt: skip
                 self.cluster.client.send_signal(signal.SIGINT, targets=engines, block=True)
-                self.result.wait(1.0)
+                self.result.wait(2.0)
             self.show(all_of_it=True, errors=False)  # without the ranks' own KeyboardInterrupt
             if not self.done:
                 return False
-            self.cluster.view.apply_async(rank.renew).get(timeout=30)
+            self.cluster.view.apply_async(remote.renew).get(timeout=30)
             return True
 
     def finish(self) -> None:
         """Show the rest; raise RanksFailed for errors."""
         with contextlib.suppress(Exception):
-            self.result.wait_for_output(1)
+            self.result.wait_for_output(5)
         self.show(all_of_it=True)
         errors: dict[tuple[str, str], tuple[list[int], Any]] = {}
         outcomes = self.result.get(return_exceptions=True)
@@ -162,7 +162,7 @@ class _Cell:
             told.append(f"{who}: {name}: {value}")
         if "KeyboardInterrupt" not in {name for name, _ in errors}:
             # Ended by themselves; but a rank that stopped early may have left the others' calls.
-            self.cluster.view.apply_async(rank.renew).get(timeout=30)
+            self.cluster.view.apply_async(remote.renew).get(timeout=30)
         raise RanksFailed("; ".join(told))
 
     def show(self, all_of_it: bool = False, errors: bool = True) -> None:

@@ -18,8 +18,8 @@ from nbformat.v4 import new_output
 from nbgrader import preprocessors
 from traitlets import Integer, Unicode
 
+from .. import watchdog
 from ..check.run import FILE_MB, KEPT, MEMORY_MB, OUTPUT_MB
-from ..engines import watchdog
 
 MARK = "HVDLAB_GRADING"  # in the environment of all processes of a submission: its folder
 # Where the data is, and what lets the checks raise errors, from which nbgrader takes its points.

@@ -15,10 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..engines import patient
-
-BASE = 8
-FINE = 4096
-PER_CHUNK = 3  # elements; small, since only what moves matters
+from .record import BASE, FINE, PER_CHUNK
 
 
 class RecordingComm(patient.Comm):

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .comm import BASE, FINE, PER_CHUNK
-
 if TYPE_CHECKING:
     from ..engines import Engines
+
+# How the ranks' data is marked: see `comm`, which only the ranks import, as it starts MPI.
+BASE = 8
+FINE = 4096
+PER_CHUNK = 3  # elements; small, since only what moves matters
 
 Counts = tuple[int, ...]  # how often each rank's number is in a sum
 

@@ -1,5 +1,9 @@
 """Scripts that loop, flood, fill, write elsewhere, hang or leave something behind."""
 
+import contextlib
+import tempfile
+from pathlib import Path
+
 import psutil
 import pytest
 
@@ -13,15 +17,25 @@ SCRIPT = ALL[3]
 START = "import horovod.torch as hvd\nhvd.init()\n"
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Where this test's checks put their folders; short, since sockets lie in it.
+
+    pytest makes `tmp_path` before, in the usual place.
+    """
+    with tempfile.TemporaryDirectory(prefix="hc") as made:
+        monkeypatch.setattr(tempfile, "tempdir", made)
+        yield made
+
+
 def left_behind():
-    """Processes of any check."""
+    """Processes of this test's checks."""
     found = []
     for process in psutil.process_iter():
-        try:
-            if "HVDLAB_CHECK" in process.environ():
+        with contextlib.suppress(psutil.Error, OSError):
+            seen = process.environ()
+            if "HVDLAB_CHECK" in seen and seen["TMPDIR"].startswith(tempfile.gettempdir()):
                 found.append(process)
-        except (psutil.Error, OSError):
-            continue
     return found
 
 
@@ -32,8 +46,10 @@ def run(tmp_path):
     def observed(text, limit=60.0):
         script = tmp_path / "hostile.py"
         script.write_text(text)
+        files = set(Path("/dev/shm").iterdir())
         recording = observe(script, [[]], limit)
         assert left_behind() == []
+        assert set(Path("/dev/shm").iterdir()) <= files, "MPI's files are left"
         return recording
 
     return observed
@@ -138,7 +154,7 @@ def test_a_fork_of_a_warm_process_is_confined_and_ends_with_its_check(tmp_path):
     (tmp_path / "loops.py").write_text(loops + "print('here')\nwhile True:\n    pass\n")
     (tmp_path / "ends.py").write_text("print(1 + 1)\n")
     with warm("numpy") as command:
-        looped = observe(tmp_path / "loops.py", [[]], limit=5, command=command)
+        looped = observe(tmp_path / "loops.py", [[]], limit=20, command=command)
         assert "still running" in looped.stopped and looped.printed == [["here"]] * 2
         ended = observe(tmp_path / "ends.py", [[]], command=command)
         assert ended.printed == [["2"]] * 2 and not ended.stopped

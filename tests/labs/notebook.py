@@ -1,5 +1,6 @@
 """A real Jupyter kernel for the tests of cells."""
 
+import contextlib
 import os
 import threading
 import time
@@ -47,6 +48,14 @@ class Notebook:
 
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.pid).children(recursive=True)
+
+    def commands(self) -> dict[psutil.Process, str]:
+        """Name and command line of each child that is still there."""
+        found = {}
+        for child in self.children():
+            with contextlib.suppress(psutil.Error):
+                found[child] = " ".join([child.name(), *child.cmdline()])
+        return found
 
     def restart(self) -> None:
         self.manager.restart_kernel(now=True)

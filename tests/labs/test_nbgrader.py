@@ -1,6 +1,7 @@
 """A class in nbgrader's own commands: handed out, submitted, collected, marked, told."""
 
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -23,13 +24,14 @@ from hvdlab.grading.execute import MARK
 LABS = Path(__file__).resolve().parents[2] / "labs"
 LAB = "01_why_data_parallelism"  # short, and of one process
 POINTS = {"averaged-gradient": 2, "uneven": 2, "parallel-step": 3}  # of its first half
-LIMIT = 20  # seconds for a cell, above what any of the lab needs
+LIMIT = 30  # seconds for a cell, above what any of the lab needs
 
 CURIOUS = """
 import os
 from hvdlab import engines
 ranks = engines.start(2)
 print("ranks", len(ranks.apply(os.getpid)))
+print("files in", os.path.realpath(ranks.apply(os.getenv, "HVDLAB_ENGINES")[0]), flush=True)
 print("secret", os.environ.get("GRADERS_SECRET"))
 try:
     open({outside!r}, "w").write("mine")
@@ -38,9 +40,10 @@ except OSError as error:
 """
 # Ranks and a process of its own session, and a loop that the interrupt button doesn't end.
 STUCK = """
-import subprocess, time
+import os, subprocess, time
 from hvdlab import engines
 ranks = engines.start(2)
+print("files in", os.path.realpath(ranks.apply(os.getenv, "HVDLAB_ENGINES")[0]), flush=True)
 subprocess.Popen(["sleep", "600"], start_new_session=True)
 while True:
     try:
@@ -139,7 +142,7 @@ def mark_a_class(course: Course) -> Course:
     students.write_text("id,first_name,last_name\nada,Ada,Lee\nben,Ben,Ray\n")
     make_course(course.teacher, LABS, ["1"], students, course.exchange)
     with open(course.teacher / "nbgrader_config.py", "a") as config:
-        config.write(f"c.Execute.timeout = {LIMIT}\nc.Execute.iopub_timeout = 4\n")
+        config.write(f"c.Execute.timeout = {LIMIT}\nc.Execute.iopub_timeout = 6\n")
     source = course.teacher / "source" / LAB / f"{LAB}.ipynb"
     half = nbformat.read(source, 4)
     del half.cells[half.cells.index(cell(half, "check-parallel-step")) + 1 :]
@@ -224,6 +227,9 @@ def test_nothing_of_a_submission_is_left(course):
             continue
     assert left == []
     assert list(course.temporary.iterdir()) == []
+    for student in ("ada", "cyd"):  # their engines' files are in memory
+        folder = re.search(r"files in (/\S+)", course.told(student))[1]
+        assert not os.path.exists(folder)
 
 
 @pytest.mark.slow

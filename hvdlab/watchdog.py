@@ -18,6 +18,8 @@ from pathlib import Path
 import psutil
 
 MARK = "HVDLAB_ENGINES"  # in the environment of all processes of a cluster: its folder
+# In the command lines of processes that, once those they watch are gone, remove their files.
+GUARDS = ("horovodrun-guard", os.path.basename(__file__))
 PATIENCE = 5.0  # seconds between asking the processes to end and killing them
 
 
@@ -64,21 +66,29 @@ def clean_up(record: Path) -> int:
     return count
 
 
-def end(folder: str, mark: str = MARK) -> int:
-    """Stop all processes that carry the mark; how many there were."""
+def end(folder: str, mark: str = MARK, politely: bool = True) -> int:
+    """Stop all processes that carry the mark; how many there were.
+
+    They are asked first, if `politely`. Guards get the time to do their work.
+    """
     left = processes(folder, mark)
     count = len(left)
-    for how in ("terminate", "kill"):
+    for how in ("ask", "kill", "kill guards")[0 if politely else 1 :]:
         for process in left:
             try:
-                getattr(process, how)()
-            except psutil.NoSuchProcess:
+                if how == "kill guards" or not _is_guard(process):
+                    process.terminate() if how == "ask" else process.kill()
+            except psutil.Error:
                 pass
         psutil.wait_procs(left, PATIENCE)
         left = processes(folder, mark)  # with what was started meanwhile
         if not left:
             break
     return count
+
+
+def _is_guard(process: psutil.Process) -> bool:
+    return any(word.endswith(GUARDS) for word in process.cmdline())
 
 
 def _alive(pid: int, created: float) -> bool:
