@@ -70,6 +70,7 @@ def run(
         for process in alive:
             process.kill()
         text, _ = job.communicate()
+        psutil.wait_procs(alive, timeout=5)
         if not isinstance(error, subprocess.TimeoutExpired):
             raise
         code = None

@@ -8,6 +8,7 @@ from here is trusted: the caller checks the SHA-256 of every file.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -217,11 +218,10 @@ def _command(command: list[str], work: Path, title: str, expected: int | None = 
 
 def _follow(progress: object, work: Path, expected: int | None) -> None:
     size = 0
-    for file in work.rglob("*"):
-        try:
-            size += file.stat().st_size if file.is_file() else 0
-        except OSError:
-            continue  # it was moved in between
+    for top, _, names in os.walk(work):
+        for name in names:
+            with contextlib.suppress(OSError):  # it was moved in between
+                size += os.stat(os.path.join(top, name)).st_size
     size = min(size, expected) if expected else size
     progress.update(max(0, size - progress.n))  # type: ignore[attr-defined]
 

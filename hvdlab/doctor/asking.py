@@ -73,6 +73,7 @@ def _end(job: subprocess.Popen) -> None:
             except (psutil.NoSuchProcess, ProcessLookupError):
                 pass
         job.wait()
+        psutil.wait_procs(family[1:], timeout=5)
     for stream in (job.stdout, job.stderr):
         stream.close()
 

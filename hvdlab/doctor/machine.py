@@ -15,16 +15,15 @@ from .asking import OK, PROBLEM, Finding
 GIB = 1 << 30
 
 
-def memory() -> Finding:
-    """Memory that is free."""
+def memory(group: Path = Path("/sys/fs/cgroup")) -> Finding:
+    """Memory that is free, also within the limit of a container's control group."""
     free = psutil.virtual_memory().available
-    try:  # a container's own limit
-        limit, used = (
-            int(Path("/sys/fs/cgroup", name).read_text())
-            for name in ("memory.max", "memory.current")
-        )
-        free = min(free, limit - used)
-    except (OSError, ValueError):
+    try:
+        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        lines = (group / "memory.stat").read_text().splitlines()
+        cache = int(dict(line.split() for line in lines)["inactive_file"])  # given back if needed
+        free = min(free, limit - used + cache)
+    except (OSError, ValueError, KeyError):  # "max": there is no limit
         pass
     detail = f"{free / GIB:.1f} GiB free"
     if free < 2 * GIB:

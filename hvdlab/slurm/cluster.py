@@ -213,7 +213,8 @@ class Cluster:
     def missing(self) -> list[str]:
         """What should run and does not: "munged", "slurmctld", or a node's name."""
         lost = [n for n in ("munged", "slurmctld") if not processes.daemons(self.folder, n)]
-        alive = {one.cmdline()[-1] for one in processes.daemons(self.folder, "slurmd")}
+        commands = map(processes.command, processes.daemons(self.folder, "slurmd"))
+        alive = {command[-1] for command in commands if command}
         return lost + [node for node in self.nodes() if node not in alive]
 
     def environment(self) -> dict[str, str]:

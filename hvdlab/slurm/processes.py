@@ -24,6 +24,11 @@ def _safely(question: Callable[[], object], otherwise: object) -> object:
         return otherwise
 
 
+def command(process: psutil.Process) -> list[str]:
+    """Its command line; empty once it has ended."""
+    return _safely(process.cmdline, [])
+
+
 def daemons(folder: Path, *names: str) -> list[psutil.Process]:
     """The cluster's daemons with one of these names (default: all); `folder` is the cluster's."""
     found = []

