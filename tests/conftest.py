@@ -4,7 +4,12 @@ import os
 import subprocess
 
 import pytest
+from hypothesis import settings
 from mpi import Ranks
+
+if not os.environ.get("CI"):  # there, hypothesis has a profile of its own
+    settings.register_profile("any machine", deadline=None)
+    settings.load_profile("any machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

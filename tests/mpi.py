@@ -6,6 +6,7 @@ failure or a time-out stops them, and the next run starts new ones. `launch` run
 own, for tests in which ranks die or need another environment.
 """
 
+import contextlib
 import importlib.util
 import inspect
 import os
@@ -21,6 +22,10 @@ from collections.abc import Callable
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any
+
+import psutil
+
+from hvdrun.mpi import FOLDER_VARIABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -50,6 +55,15 @@ def environment(folder: str | None = None, extra: dict[str, str] | None = None) 
     return env
 
 
+def in_memory(folder: str, extra: dict[str, str] | None) -> dict[str, str]:
+    """`environment` with all of Open MPI's files in a folder of memory.
+
+    It names its shared memory by a hash of mpirun's process id, and takes a file of that name that
+    is there already for its own: two jobs with one hash would write to each other's memory.
+    """
+    return environment(folder, {**dict.fromkeys(FOLDER_VARIABLES, folder), **(extra or {})})
+
+
 def command(np: int, *program: str) -> list[str]:
     return [mpirun(), "-n", str(np), "--oversubscribe", "--bind-to", "none", *program]
 
@@ -65,18 +79,20 @@ class Outcome:
         return f"exit code {self.returncode}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
 
 
-def launch(source: str, np: int, timeout: float = 60, env: dict[str, str] | None = None) -> Outcome:
+def launch(
+    source: str, np: int, timeout: float = 200, env: dict[str, str] | None = None
+) -> Outcome:
     """Run a Python program, given as text, on `np` ranks under mpirun.
 
     Raises AssertionError if it has not ended after `timeout` seconds.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         program = Path(folder, "program.py")
         program.write_text(inspect.cleandoc(source))
         started = time.monotonic()
         job = subprocess.Popen(
             command(np, sys.executable, str(program)),
-            env=environment(folder, env),
+            env=in_memory(folder, env),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
@@ -99,16 +115,24 @@ class Ranks:
         self.np = np
         self._env = env
         self._job: subprocess.Popen | None = None
+        self._pipes: list[Any] = []
 
-    def run(self, function: Callable[..., Any], *args: Any, timeout: float = 60) -> list[Any]:
+    def run(self, function: Callable[..., Any], *args: Any, timeout: float = 240) -> list[Any]:
         """Call a module-level function on every rank; its results in rank order.
 
         Raises AssertionError with every rank's traceback if one of them raises, or what they
         are doing if they take longer than `timeout` seconds.
         """
-        if self._job is None:
-            self._start()
-        task = pickle.dumps((inspect.getfile(function), function.__qualname__, args))
+        try:
+            if self._job is None:
+                self._start()
+            task = (inspect.getfile(function), function.__qualname__, args)
+            return self._answers(pickle.dumps(task), timeout)
+        except BaseException:
+            self.stop()  # a late answer would be taken for that of the next call
+            raise
+
+    def _answers(self, task: bytes, timeout: float) -> list[Any]:
         for pipe in self._pipes:
             pipe.send_bytes(task)
         deadline = time.monotonic() + timeout
@@ -122,19 +146,18 @@ class Ranks:
             except EOFError:
                 answers.append((False, "the process has ended"))
         if not all(good for good, _ in answers):
-            self.stop()
             told = [f"rank {i}:\n{text}" for i, (good, text) in enumerate(answers) if not good]
             raise AssertionError("\n".join(told))
         return [result for _, result in answers]
 
     def _start(self) -> None:
-        self._folder = tempfile.mkdtemp(prefix="ranks-")
+        self._folder = tempfile.mkdtemp(prefix="ranks-", dir="/dev/shm")
         address = os.path.join(self._folder, "socket")
         self._output = open(os.path.join(self._folder, "output"), "w+")
         with Listener(address, backlog=self.np) as listener:
             self._job = subprocess.Popen(
                 command(self.np, sys.executable, __file__, address),
-                env=environment(self._folder, self._env),
+                env=in_memory(self._folder, self._env),
                 stdout=self._output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -150,19 +173,17 @@ class Ranks:
             return ""
         for pipe in self._pipes:
             pipe.close()
+        self._pipes = []
         if dump:
-            for child in _descendants(self._job.pid):
-                os.kill(child, signal.SIGUSR1)
+            _signal(_descendants(self._job.pid), signal.SIGUSR1)
             time.sleep(1)
         else:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._job.wait(10)
-            except subprocess.TimeoutExpired:
-                pass
+        left = _descendants(self._job.pid)  # before mpirun is gone, and with it the way to them
         if self._job.poll() is None:
             os.killpg(self._job.pid, signal.SIGKILL)
-        for child in _descendants(self._job.pid):
-            os.kill(child, signal.SIGKILL)
+        _signal(left, signal.SIGKILL)
         self._job.wait()
         self._job = None
         self._output.seek(0)
@@ -172,15 +193,21 @@ class Ranks:
         return text
 
 
-def _descendants(pid: int) -> list[int]:
+def _descendants(pid: int) -> list[psutil.Process]:
     """The rank processes below an mpirun."""
-    import psutil
+    found = []
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it ends while we look
+                if __file__ in child.cmdline():
+                    found.append(child)
+    return found
 
-    try:
-        children = psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-    return [child.pid for child in children if __file__ in child.cmdline()]
+
+def _signal(processes: list[psutil.Process], number: int) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)
 
 
 def _serve(address: str) -> None:

@@ -1,5 +1,7 @@
 """How a job ends when a rank ends: soon, with one clear message, and nothing left behind."""
 
+import contextlib
+
 import psutil
 import pytest
 from mpi import launch
@@ -16,10 +18,13 @@ hvd.allreduce(torch.ones(2))
 
 
 def _run(body: str, np: int = 2, env: dict[str, str] | None = None):
-    outcome = launch(START + body, np, timeout=50, env=env)
+    outcome = launch(START + body, np, env=env)
     pids = [int(line.split()[1]) for line in outcome.stdout.splitlines() if line.startswith("pid")]
     assert len(pids) == np, outcome
-    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    processes = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            processes.append(psutil.Process(pid))
     _, alive = psutil.wait_procs(processes, timeout=10)
     assert not alive, outcome
     return outcome

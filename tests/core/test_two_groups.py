@@ -29,7 +29,6 @@ for step in range(20):
 print("finished", flush=True)
 """,
         3,
-        timeout=60,
     )
     assert outcome.returncode == 0, outcome
     assert outcome.stdout.count("finished") == 3

@@ -118,7 +118,7 @@ def _alone(code: str, **env: str) -> subprocess.CompletedProcess:
         env=environment(extra=env),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
 
 
@@ -210,7 +210,7 @@ def test_a_small_dev_shm_does_not_matter(tmp_path):
         env={**environment(str(tmp_path)), "PATH": path},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("used shm") == 2

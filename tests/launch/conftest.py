@@ -17,12 +17,13 @@ LAUNCHER = [sys.executable, "-m", "hvdrun"]
 MARK = "HVDLITE_TEST_MARK"
 
 
-def marked(mark: str) -> list[psutil.Process]:
-    """The processes that carry a mark; other jobs on this machine don't."""
+def marked(mark: str, word: str = "") -> list[psutil.Process]:
+    """The processes that carry a mark, which no other job has, and a word in their command."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK) == mark and process.status() != "zombie":
+            carries = process.environ().get(MARK) == mark and word in " ".join(process.cmdline())
+            if carries and process.status() != "zombie":
                 found.append(process)
         except (psutil.Error, OSError):
             continue
@@ -75,7 +76,7 @@ class Launcher:
         end = time.monotonic() + 15
         while self.processes() and time.monotonic() < end:
             time.sleep(0.1)
-        left = [" ".join(process.cmdline())[:200] for process in self.processes()]
+        left = [str(process) for process in self.processes()]
         for process in self.processes():
             process.kill()
         assert not left
@@ -98,7 +99,7 @@ def ranks_left(monkeypatch):
     """Tells which ranks of `hvdlite.run` are left that this test has started."""
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
-    return lambda: [p.pid for p in marked(mark) if "hvdrun.function" in p.cmdline()]
+    return lambda: [p.pid for p in marked(mark, "hvdrun.function")]
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ class Slurm:
     def state(self, job: str) -> str:
         """Such as PENDING, RUNNING, COMPLETED."""
         shown = self.run("scontrol", "show", "job", job).stdout
-        return shown.partition("JobState=")[2].split()[0]
+        return (shown.partition("JobState=")[2].split() or ["PENDING"])[0]  # no answer: not over
 
     def finish(self, job: str, state: str = "COMPLETED", limit: float = LIMIT) -> str:
         """Wait for the job's end, which must be this one; returns its output."""

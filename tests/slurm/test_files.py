@@ -80,7 +80,12 @@ def test_the_sweep_ends_in_one_table(slurm, data_dir):
         arguments=("--epochs=2", "--limit=128", "--no-cuda", f"--data-dir={data_dir}"),
     )  # fmt: skip
     table = slurm.work / "results" / f"sweep-{job}" / "table.txt"
-    slurm.until(lambda: not slurm.run("squeue", "-h").stdout.strip(), "both elements' end")
+
+    def is_over() -> bool:
+        queue = slurm.run("squeue", "-h")
+        return queue.returncode == 0 and not queue.stdout.strip()
+
+    slurm.until(is_over, "both elements' end")
     rows = [line.split() for line in table.read_text().splitlines()]
     assert rows[0] == ["ranks", "epochs", "images/s", "speed-up", "efficiency", "accuracy"]
     assert [row[:2] for row in rows[1:]] == [["1", "2"], ["2", "2"]]

@@ -18,7 +18,7 @@ spec.loader.exec_module(script)
 save = script.save_checkpoint
 def save_and_pause(*arguments):
     save(*arguments)
-    time.sleep(1)
+    time.sleep(3)
 script.save_checkpoint = save_and_pause
 script.main()
 """

@@ -17,7 +17,7 @@ def interrupt(seconds):
 
 
 def _run(body: str, env: dict[str, str] | None = None):
-    outcome = launch(START + body, 2, timeout=60, env=env)
+    outcome = launch(START + body, 2, env=env)
     assert outcome.returncode == 0, outcome
     return outcome
 
