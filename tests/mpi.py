@@ -25,8 +25,6 @@ from typing import Any
 
 import psutil
 
-from hvdrun.mpi import FOLDER_VARIABLES
-
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -61,6 +59,8 @@ def in_memory(folder: str, extra: dict[str, str] | None) -> dict[str, str]:
     It names its shared memory by a hash of mpirun's process id, and takes a file of that name that
     is there already for its own: two jobs with one hash would write to each other's memory.
     """
+    from hvdrun.mpi import FOLDER_VARIABLES  # not at the top: some ranks are to have no hvdlite
+
     return environment(folder, {**dict.fromkeys(FOLDER_VARIABLES, folder), **(extra or {})})
 
 
