@@ -37,7 +37,7 @@ def is_watched() -> bool:
 
 def arrived() -> bytes:
     """The signals that have come by that pipe since the last call."""
-    if not _signals or threading.current_thread() is threading.main_thread():
+    if not _signals:
         return b""
     try:
         return os.read(_signals[0], 4096)
@@ -63,7 +63,8 @@ class Patience:
         if waited < _SLEEP_AFTER:
             os.sched_yield()
         else:
-            if signal.SIGINT in arrived():
+            aside = threading.current_thread() is not threading.main_thread()
+            if aside and signal.SIGINT in arrived():
                 raise KeyboardInterrupt
             time.sleep(min(waited / 32, _LONGEST_SLEEP))
         return waited
