@@ -22,6 +22,11 @@ __all__ = ["__version__"]
 _FRAMEWORKS = ("torch", "tensorflow", "keras")
 # Where a module of Horovod's has another place in hvdlite.
 _PLACES = {
+    "horovod.common.elastic": "hvdelastic.state",
+    "horovod.torch.elastic": "hvdelastic.torch",
+    "horovod.tensorflow.keras.elastic": "hvdelastic.tf_keras",
+    "horovod.tensorflow.elastic": "hvdelastic.tensorflow",
+    "horovod.keras.elastic": "hvdelastic.keras",
     "horovod.common": "hvdlite",
     "horovod.runner": "hvdrun",
     "horovod.torch.mpi_ops": "hvdlite.torch",

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from hvdlite import status
 from hvdlite.engine import Engine
@@ -29,6 +29,7 @@ class _State:
     process_sets: dict[int, ProcessSet] = {}
     next_set = 1
     pid = 0
+    comm: Any = None  # what `init` was given
     lock = threading.RLock()
     left: list[Engine] = []  # with calls under way, in whose memory MPI may still write
 
@@ -62,7 +63,7 @@ def init(
             atexit.register(_at_exit)
             if not hasattr(sys, "ps1"):
                 sys.excepthook = _end_job_on_error(sys.excepthook)
-        _State.pid = os.getpid()
+        _State.pid, _State.comm = os.getpid(), comm
         _register(0, global_process_set, list(range(world.size)))
         _State.next_set = 1
         global_process_set.mpi_comm = comm if hasattr(comm, "Get_group") else None

@@ -35,12 +35,12 @@ def run(
 
     The function may be defined anywhere, a notebook's cell included; it travels with what it uses.
     Its output appears while it runs. The arguments are horovodrun's options under Horovod's names;
-    of those of elastic training slots and cooldown_range do nothing, the others raise LaunchError.
+    those of elastic training do nothing, but for host_discovery_script, which raises LaunchError.
     Raises TypeError for a function that can't travel, RuntimeError with the rank's traceback where
     the function fails, KeyboardInterrupt after an interrupt; no rank is left then.
     """
-    if any((min_num_proc, max_num_proc, host_discovery_script, min_np, max_np, reset_limit)):
-        raise LaunchError("hvdlite.run: elastic training is not supported yet")
+    if host_discovery_script:
+        raise LaunchError("hvdlite.run: host_discovery_script is not supported; name the hosts")
     interfaces = network_interfaces or network_interface
     with tempfile.TemporaryDirectory(prefix="hvdlite-run-") as folder:
         Path(folder, "call").write_bytes(_pack(func, args, kwargs or {}))

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from hvdlite._version import __version__
-from hvdrun.errors import LaunchError
+from hvdrun.errors import LaunchError, say
 
 # Option, kind, variable (after HOROVOD_), section of Horovod's YAML file, help. What says
 # "accepted" has no meaning here.
@@ -41,7 +41,7 @@ log-with-timestamp inverse LOG_HIDE_TIME logging accepted
 """
 _SETTINGS = [line.split(maxsplit=4) for line in _TABLE.strip().splitlines()]
 _ELASTIC = """--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout
---host-discovery-script --reset-limit --blacklist-cooldown-range"""
+--reset-limit --blacklist-cooldown-range"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -97,9 +97,8 @@ def make_parser() -> argparse.ArgumentParser:
     seconds = os.environ.get("HOROVOD_START_TIMEOUT", "30")
     text = "time for other hosts to answer (HOROVOD_START_TIMEOUT)"
     add("--start-timeout", type=amount, metavar="SECONDS", default=seconds, help=text)
-    names = ("--network-interfaces", "--network-interface")
-    add(*names, action="extend", type=_names, dest="nics", metavar="NAME,...", default=[],
-        help="network cards to use")  # fmt: skip
+    add("--network-interfaces", "--network-interface", action="extend", type=_names, dest="nics",
+        metavar="NAME,...", default=[], help="network cards to use")  # fmt: skip
     add("--output-filename", metavar="DIR", help="also write DIR/rank.N/stdout and stderr")
     names = ("-prefix-timestamp", "--prefix-output-with-timestamp")
     add(*names, action="store_true", dest="timestamps", help="put the time before each line")
@@ -116,7 +115,8 @@ def make_parser() -> argparse.ArgumentParser:
     old = {"dest": "log_with_timestamp", "default": None, "help": "an older spelling"}
     add("--no-log-hide-timestamp", action="store_true", **old)
     add("--log-hide-timestamp", "--log-without-timestamp", action="store_false", **old)
-    add(*_ELASTIC.split(), dest="elastic", metavar="X", help="elastic: not supported yet")
+    add(*_ELASTIC.split(), dest="elastic", metavar="X", help="accepted; the ranks stay the same")
+    add("--host-discovery-script", dest="discovery", metavar="X", help="not supported")
     add("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     return parser
 
@@ -134,9 +134,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
         raise LaunchError(f"{args.command[0]} stands after a blank, so it would be the command; "
                           f"write -H {hosts}")  # fmt: skip
     if args.elastic is not None:
-        raise LaunchError("elastic training is not supported yet; use -np and -H instead")
-    if args.jsrun:
-        raise LaunchError("jsrun is not supported; leave --jsrun out")
+        say("elastic training keeps its ranks here: as many as -np says, from start to end")
+    if args.jsrun or args.discovery:
+        raise LaunchError("--jsrun and --host-discovery-script are not supported; use -np and -H")
     return args
 
 

@@ -7,7 +7,6 @@ import functools
 import keras as _keras
 
 from hvdlite import *
-from hvdlite import __version__
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.keras.functions import (
     DistributedOptimizer, PartialDistributedOptimizer, allgather, allreduce, broadcast,
@@ -15,8 +14,7 @@ from hvdlite.keras.functions import (
 )
 from hvdlite.objects import allgather_object, broadcast_object
 from hvdlite.request import ADASUM as Adasum, AVERAGE as Average, SUM as Sum
-from hvdlite.keras import callbacks
-from hvdlite.keras import keras2 as _keras2
+from hvdlite.keras import callbacks, keras2 as _keras2
 from hvdlite.keras.models import load as _load
 from hvdlite.keras.optimizer import backend as _backend
 
@@ -24,6 +22,7 @@ if _backend() == "torch":
     from hvdlite.torch.compression import Compression
 else:
     from hvdlite.tensorflow.compression import Compression
+from hvdelastic import keras as elastic
 # fmt: on
 
 _keras2.advise()

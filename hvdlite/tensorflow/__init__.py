@@ -3,7 +3,6 @@
 # ruff: noqa: F401, F403, I001
 # fmt: off
 from hvdlite import *
-from hvdlite import __version__
 from hvdlite.calls import barrier
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.tensorflow.compression import Compression
@@ -19,6 +18,7 @@ from hvdlite.tensorflow.ops import (
 from hvdlite.tensorflow.optimizer import DistributedOptimizer
 from hvdlite.tensorflow.sync_batch_norm import SyncBatchNormalization
 from hvdlite.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
+from hvdelastic import tensorflow as elastic
 # fmt: on
 
 # Everything above is offered, under Horovod's names.

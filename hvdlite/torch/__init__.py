@@ -3,7 +3,6 @@
 # ruff: noqa: F401, F403, I001
 # fmt: off
 from hvdlite import *
-from hvdlite import __version__
 from hvdlite.calls import barrier
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.objects import allgather_object, broadcast_object
@@ -23,6 +22,7 @@ from hvdlite.torch.ops import (
 from hvdlite.torch.optimizer import DistributedOptimizer
 from hvdlite.torch.sparse import sparse_allreduce_async
 from hvdlite.torch.sync_batch_norm import SyncBatchNorm
+from hvdelastic import torch as elastic
 # fmt: on
 
 # Everything above is offered, under Horovod's names.

@@ -72,13 +72,13 @@ def broadcast_optimizer_state(
                 if param.requires_grad and param.grad is None:
                     param.grad = torch.zeros_like(param)
     # Tensors are sent as tensors; the rest, with the tensors' shapes, as one object before them.
-    plan = _walk(state, lambda tensor: tensor.to("meta"))
+    plan = walk(state, lambda tensor: tensor.to("meta"))
     plan = broadcast_object(plan, root_rank, "optimizer_state", process_set)
     mine: list[torch.Tensor] = []
     if process_set.ranks[process_set.rank()] == root_rank:
-        _walk(state, mine.append)
+        walk(state, lambda tensor: mine.append(tensor.cpu()))  # as the others' new ones
     else:
-        plan = _walk(plan, lambda meta: _new_tensor(meta, mine))
+        plan = walk(plan, lambda meta: _new_tensor(meta, mine))
     handles = [
         broadcast_async_(tensor, root_rank, f"optimizer_state.{i}", process_set)
         for i, tensor in enumerate(mine)
@@ -86,7 +86,7 @@ def broadcast_optimizer_state(
     for handle in handles:
         synchronize(handle)
     if process_set.ranks[process_set.rank()] != root_rank:
-        _load_in_place(optimizer, plan)
+        load_in_place(optimizer, plan)
 
 
 def _new_tensor(meta: torch.Tensor, into: list[torch.Tensor]) -> torch.Tensor:
@@ -94,18 +94,18 @@ def _new_tensor(meta: torch.Tensor, into: list[torch.Tensor]) -> torch.Tensor:
     return into[-1]
 
 
-def _walk(item: Any, replace: Callable[[torch.Tensor], Any]) -> Any:
+def walk(item: Any, replace: Callable[[torch.Tensor], Any]) -> Any:
     """A copy of nested dicts, lists and tuples with each tensor replaced, in a fixed order."""
     if isinstance(item, torch.Tensor):
         return replace(item)
     if isinstance(item, dict):
-        return {key: _walk(value, replace) for key, value in item.items()}
+        return {key: walk(value, replace) for key, value in item.items()}
     if isinstance(item, (list, tuple)):
-        return type(item)([_walk(value, replace) for value in item])
+        return type(item)([walk(value, replace) for value in item])
     return item
 
 
-def _load_in_place(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+def load_in_place(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Load a state but keep the dictionaries of the parameter groups, which schedulers hold."""
     groups = optimizer.param_groups
     optimizer.load_state_dict(state)

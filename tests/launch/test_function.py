@@ -109,6 +109,6 @@ def test_an_interrupt_ends_all_ranks_and_the_next_run_works(tmp_path: Path, rank
     assert ranks_left() == []
 
 
-def test_elastic_arguments_are_refused():
-    with pytest.raises(Exception, match="elastic training is not supported yet"):
-        hvdlite.run(lambda: 1, np=2, min_np=1)
+def test_hosts_that_come_and_go_are_refused():
+    with pytest.raises(Exception, match="host_discovery_script is not supported"):
+        hvdlite.run(lambda: 1, np=2, min_np=1, host_discovery_script="./hosts.sh")

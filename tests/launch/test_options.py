@@ -125,13 +125,17 @@ def test_bad_numbers_of_ranks(text):
         ("-np 2 --config-file no.yaml ls", "no.yaml"),
         ("-np 2 --mpi-args ' ls", "can't read --mpi-args"),
         ("-np 2 --output-filename /dev/null/x true", "can't write"),
-        ("--min-np 2 -np 2 ls", "not supported yet"),
-        ("-np 2 --host-discovery-script ./x ls", "not supported yet"),
-        ("-np 2 --jsrun ls", "jsrun is not supported"),
+        ("-np 2 --host-discovery-script ./x ls", "--host-discovery-script are not supported"),
+        ("-np 2 --jsrun ls", "--jsrun and"),
     ],
 )
 def test_mistakes_end_in_one_line(horovodrun, one_line, words, says):
     assert says in one_line(horovodrun(*words.split(), timeout=20))
+
+
+def test_elastic_options_are_accepted(horovodrun):
+    result = horovodrun("-np", 2, "--min-np", 1, "--max-np", 4, "--reset-limit", 3, "true")
+    assert result.returncode == 0 and "keeps its ranks here" in result.err
 
 
 def test_script_without_a_right_to_run_is_explained(horovodrun, one_line, tmp_path):

@@ -38,6 +38,7 @@ def test_the_runtime_can_be_read_in_an_afternoon():
     assert len(files) > 20
     assert sum(map(lines_of_code, files)) <= 5000
     assert sum(map(lines_of_code, python_files("hvdrun"))) <= 1200
+    assert sum(map(lines_of_code, python_files("hvdelastic"))) <= 400
 
 
 def test_ranks_need_no_launcher_and_the_launcher_needs_no_runtime():
@@ -52,7 +53,15 @@ def test_ranks_need_no_launcher_and_the_launcher_needs_no_runtime():
 
 def test_no_file_is_long():
     files = python_files(
-        "hvdlite", "hvdrun", "horovod", "hvdlab", "scripts", "tools", "tests", "benchmarks"
+        "hvdlite",
+        "hvdelastic",
+        "hvdrun",
+        "horovod",
+        "hvdlab",
+        "scripts",
+        "tools",
+        "tests",
+        "benchmarks",
     )
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
     assert {name: length for name, length in lengths.items() if length > 420} == {}
@@ -71,7 +80,7 @@ def imports(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("package", ["hvdlab", "scripts", "tests", "benchmarks"])
 def test_the_runtime_needs_none_of_its_users(package):
-    for path in python_files("hvdlite", "hvdrun", "horovod"):
+    for path in python_files("hvdlite", "hvdelastic", "hvdrun", "horovod"):
         assert not {name for name in imports(path) if name.split(".")[0] == package}, path
 
 

@@ -289,10 +289,13 @@ def _training(compression: str, memory_format: str) -> list[bool]:
     single = torch.cat([p.detach().flatten() for p in alone.parameters()])
     both = hvd.allgather(flat.view(1, -1))
     tolerance = 1e-4 if compression == "none" else 2e-2
-    return [torch.equal(both[0], both[1]), torch.allclose(flat, single, atol=tolerance)]
+    hvd.broadcast_optimizer_state(optimizer, 0)  # which has a state by now
+    momentum = [state["momentum_buffer"] for state in optimizer.state.values()]
+    stays = len(momentum) == 4 and all(tensor.is_cuda for tensor in momentum)
+    return [torch.equal(both[0], both[1]), torch.allclose(flat, single, atol=tolerance), stays]
 
 
 @pytest.mark.parametrize("compression", ["none", "fp16", "bf16"])
 @pytest.mark.parametrize("memory_format", ["contiguous_format", "channels_last"])
 def test_training(ranks, compression, memory_format):
-    assert ranks(2).run(_training, compression, memory_format) == [[True, True]] * 2
+    assert ranks(2).run(_training, compression, memory_format) == [[True] * 3] * 2

@@ -7,7 +7,6 @@ import functools
 import tensorflow as _tf
 
 from hvdlite import *
-from hvdlite import __version__
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.keras.functions import (
     DistributedOptimizer, PartialDistributedOptimizer, allgather, allreduce, broadcast,
@@ -18,6 +17,7 @@ from hvdlite.request import ADASUM as Adasum, AVERAGE as Average, SUM as Sum
 from hvdlite.keras.models import load as _load
 from hvdlite.tensorflow.compression import Compression
 from hvdlite.tensorflow.keras import callbacks
+from hvdelastic import tf_keras as elastic
 # fmt: on
 
 load_model = functools.partial(_load, _tf.keras)

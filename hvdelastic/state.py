@@ -1,0 +1,163 @@
+"""What `hvd.elastic` has in common for all frameworks: states, and the loop that puts them back.
+
+A program commits its state now and then. Where a collective fails, which is an error on all ranks,
+each rank goes back to its last commit, finds the others again, takes over the root's state, and
+calls the training function once more. A rank whose process ends still ends the job.
+"""
+
+import copy
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from hvdlite import basics
+from hvdlite.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+
+
+class State:
+    """What must not be lost when training begins anew.
+
+    `bcast_object(value)` gives the root's value on every rank, `get_rank()` this one's number.
+    """
+
+    def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]):
+        self._bcast_object, self._rank = bcast_object, get_rank
+        self._reset_callbacks: list[Callable[[], None]] = []
+        self._commits = 0
+
+    def register_reset_callbacks(self, callbacks: list[Callable[[], None]]) -> None:
+        """Functions to call after each new start, before the state is synchronized."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Called after each new start."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Accepted for compatibility: the hosts stay the same."""
+
+    def commit(self) -> None:
+        """Keep the state as it is now: what a failure goes back to."""
+        self.save()
+        self._commits += 1
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Accepted for compatibility: the hosts stay the same."""
+
+    def save(self) -> None:
+        """Copy the state."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Go back to the copy."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Take over the root's state; every rank must call it."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """For subclasses that must do something after a new start."""
+
+
+class ObjectState(State):
+    """Python objects, which are attributes of the state.
+
+    A commit copies them deeply, but for those that can't be copied.
+    """
+
+    def __init__(
+        self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any
+    ):
+        super().__init__(bcast_object, get_rank)
+        self._saved_state = {name: _copy(value) for name, value in kwargs.items()}
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+
+    def save(self) -> None:
+        self._saved_state = {name: _copy(getattr(self, name)) for name in self._saved_state}
+
+    def restore(self) -> None:
+        for name, value in self._saved_state.items():
+            setattr(self, name, _copy(value))
+
+    def sync(self) -> None:
+        if self._saved_state:
+            self._saved_state = self._bcast_object(self._saved_state)
+            ObjectState.restore(self)
+
+
+def _copy(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # then it can only be kept as it is
+        return value
+
+
+def reset() -> None:
+    """Leave the world and find the same ranks again. Process sets have to be added anew."""
+    basics.shutdown()
+    basics.init(basics._State.comm)
+
+
+def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[..., Any]:
+    """`func(state, ...)`, called again from the last commit when a collective has failed.
+
+    A second failure without a commit in between, of whatever kind, is raised.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+        failed_at = -1
+        while True:
+            failure: Exception | None = None
+            try:
+                state.sync()
+                return func(state, *args, **kwargs)
+            except HostsUpdatedInterrupt:
+                pass  # the state stays as it is
+            except Exception as error:
+                if not _is_internal(error):
+                    raise
+                failure = error
+                if state._rank() == 0:
+                    print(f"hvdlite: {error}\nhvdlite: back to the last commit", file=sys.stderr)
+                state.restore()
+            reset()
+            # The root decides, since ranks may have come to different commits.
+            if state._bcast_object(failure is not None and state._commits == failed_at):
+                raise failure or HorovodInternalError("a collective has failed on another rank")
+            failed_at = state._commits if failure is not None else failed_at
+            state.on_reset()
+
+    return wrapper
+
+
+def _is_internal(error: Exception) -> bool:
+    """Whether a collective failed; TensorFlow's graphs wrap that into errors of their own."""
+    return isinstance(error, HorovodInternalError) or "HorovodInternalError:" in str(error)
+
+
+class _Notifications:
+    """Accepted for compatibility: nobody tells of hosts that come and go."""
+
+    def init(self) -> None:
+        """Nothing to prepare."""
+
+    def register_listener(self, listener: State) -> None:
+        """Nothing to listen to."""
+
+    def remove_listener(self, listener: State) -> None:
+        """Nothing to forget."""
+
+
+notification_manager = _Notifications()
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator of a training function, whose first argument is the state."""
+    return run_fn(func, reset)

@@ -1,0 +1,141 @@
+"""The state of a training with PyTorch."""
+
+import copy
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+import hvdlite.torch as hvd
+from hvdelastic.state import ObjectState
+from hvdelastic.torch.sampler import ElasticSampler
+from hvdlite.torch.functions import load_in_place, walk
+
+
+class StateHandler:
+    """How one kind of value is saved, restored and synchronized."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def save(self) -> None:
+        """Copy the value's state."""
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self) -> None:
+        """Go back to the copy."""
+        self.value.load_state_dict(copy.deepcopy(self._saved))
+
+    def sync(self) -> None:
+        """Take over the root's state, which counts as saved."""
+        raise NotImplementedError
+
+    def set_value(self, value: Any) -> None:
+        """Handle another value from now on."""
+        self.value = value
+        self.save()
+
+
+class ModelStateHandler(StateHandler):
+    """For models."""
+
+    def sync(self) -> None:
+        hvd.broadcast_parameters(self.value.state_dict(), root_rank=0)
+        self.save()
+
+
+class OptimizerStateHandler(StateHandler):
+    """For optimizers; schedulers go on holding the same parameter groups."""
+
+    def restore(self) -> None:
+        load_in_place(self.value, copy.deepcopy(self._saved))
+        self.value.zero_grad()  # gradients of a batch that will come again
+
+    def sync(self) -> None:
+        hvd.broadcast_optimizer_state(self.value, root_rank=0)
+        self.save()
+
+
+class SamplerStateHandler(StateHandler):
+    """For samplers, schedulers, and whatever else has a small `state_dict()`."""
+
+    def restore(self) -> None:
+        super().restore()
+        if isinstance(self.value, torch.amp.GradScaler):
+            self.value._per_optimizer_states.clear()  # of a step that was not finished
+
+    def sync(self) -> None:
+        state = walk(self.value.state_dict(), torch.Tensor.cpu)  # the root's GPU is not ours
+        self.value.load_state_dict(hvd.broadcast_object(state))
+        self.save()
+
+
+@runtime_checkable
+class _HasState(Protocol):
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+_registry: list[tuple[type, type[StateHandler]]] = [
+    (torch.nn.Module, ModelStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (_HasState, SamplerStateHandler),
+]
+
+
+def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
+    """Types and the handlers of their values; the first that fits counts."""
+    return _registry
+
+
+def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> None:
+    """Use other handlers for the states that are made from now on."""
+    global _registry
+    _registry = registry
+
+
+class TorchState(ObjectState):
+    """Models, optimizers, schedulers, samplers and plain values, which are its attributes."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        **kwargs: Any,
+    ):
+        values = {"model": model, "optimizer": optimizer, **kwargs}
+        self._handlers: dict[str, StateHandler] = {}
+        for name, value in values.items():
+            kind = next((kind for of, kind in _registry if isinstance(value, of)), None)
+            if kind is not None:
+                self._handlers[name] = kind(value)
+                self._handlers[name].save()
+                setattr(self, name, value)
+        others = {name: value for name, value in values.items() if name not in self._handlers}
+        super().__init__(hvd.broadcast_object, hvd.rank, **others)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        handler = vars(self).get("_handlers", {}).get(name)
+        if handler is not None and handler.value is not value:
+            handler.set_value(value)
+        super().__setattr__(name, value)
+
+    def save(self) -> None:
+        for handler in self._handlers.values():
+            handler.save()
+        super().save()
+
+    def restore(self) -> None:
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        for handler in self._handlers.values():
+            handler.sync()
+        super().sync()
+
+    def reset(self) -> None:
+        for handler in self._handlers.values():
+            if isinstance(handler.value, ElasticSampler):
+                handler.value.reset()
