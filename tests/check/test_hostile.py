@@ -154,7 +154,7 @@ def test_a_fork_of_a_warm_process_is_confined_and_ends_with_its_check(tmp_path):
     (tmp_path / "loops.py").write_text(loops + "print('here')\nwhile True:\n    pass\n")
     (tmp_path / "ends.py").write_text("print(1 + 1)\n")
     with warm("numpy") as command:
-        looped = observe(tmp_path / "loops.py", [[]], limit=20, command=command)
+        looped = observe(tmp_path / "loops.py", [[]], limit=12, command=command)
         assert "still running" in looped.stopped and looped.printed == [["here"]] * 2
         ended = observe(tmp_path / "ends.py", [[]], command=command)
         assert ended.printed == [["2"]] * 2 and not ended.stopped

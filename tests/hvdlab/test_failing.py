@@ -27,10 +27,10 @@ def test_the_users_frames_are_shown_and_those_of_libraries_left_out(tmp_path, ca
 
 def test_a_program_that_hangs_is_ended_with_all_its_ranks(tmp_path, capsys):
     (tmp_path / "hangs.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(1000)\n")
-    outcome = failing.run(tmp_path / "hangs.py", limit=20)
+    outcome = failing.run(tmp_path / "hangs.py", limit=12)
     assert outcome.code is None
     assert outcome.text.count("here") == 2
-    assert "still running after 20 s" in capsys.readouterr().out
+    assert "still running after 12 s" in capsys.readouterr().out
     left = [p for p in psutil.process_iter(["cmdline"]) if "hangs.py" in str(p.info["cmdline"])]
     assert [p for p in left if str(tmp_path) in str(p.info["cmdline"])] == []
 
