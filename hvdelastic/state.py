@@ -119,7 +119,7 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
                 state.sync()
                 return func(state, *args, **kwargs)
             except HostsUpdatedInterrupt:
-                pass  # the state stays as it is
+                pass  # Horovod raises it in commit(), so there is nothing to go back from
             except Exception as error:
                 if not _is_internal(error):
                     raise
@@ -131,7 +131,8 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
             # The root decides, since ranks may have come to different commits.
             if state._bcast_object(failure is not None and state._commits == failed_at):
                 raise failure or HorovodInternalError("a collective has failed on another rank")
-            failed_at = state._commits if failure is not None else failed_at
+            if failure is not None:
+                failed_at = state._commits
             state.on_reset()
 
     return wrapper
