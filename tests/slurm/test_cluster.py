@@ -98,12 +98,19 @@ def test_up_starts_over_what_a_crash_has_left(another):
     assert "idle" in another.good("status")
 
 
-def test_an_interrupt_of_up_leaves_no_daemon(another):
+def test_an_interrupt_of_up_leaves_no_daemon(another, tmp_path):
+    """While the last of the daemons does not come up, so that `up` can't be done before."""
+    waits = tmp_path / "bin" / "slurmd"
+    waits.parent.mkdir()
+    waits.write_text(f"#!/bin/sh\ntouch {tmp_path}/reached\nexec sleep 1000\n")
+    waits.chmod(0o755)
+    another.environment["PATH"] = f"{waits.parent}:{another.environment['PATH']}"
     up = another.start("up", "--nodes", "2")
-    another.until((another.folder / "munge.socket").exists, "munged")
+    another.until((tmp_path / "reached").exists, "the first slurmd")
+    assert {one.name() for one in processes.daemons(another.folder)} == {"munged", "slurmctld"}
     up.send_signal(signal.SIGINT)
     _, errors = up.communicate(timeout=60)
-    assert up.returncode == 130 and "interrupted" in errors
+    assert (up.returncode, "interrupted" in errors) == (130, True), errors
     assert not processes.daemons(another.folder)
     assert list(another.folder.iterdir()) == []
 
