@@ -80,7 +80,7 @@ def compare(
     ] = None,
     np: Annotated[
         str | None,
-        typer.Option("--np", help="Numbers of processes: 1,2,4. Default: 1 and the GPUs."),
+        typer.Option("--np", help="Numbers of processes: 1,2,4. Default: 1 and the GPUs, or 2."),
     ] = None,
     epochs: Annotated[int, typer.Option(help="Epochs of each run; the first warms up.")] = 3,
     max_repeats: Annotated[

@@ -15,6 +15,7 @@ from __future__ import annotations
 import codecs
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +37,7 @@ def load(shell: InteractiveShell) -> None:
     from IPython.core.error import UsageError
 
     prepare_environment()
+    _leave_a_single_gpu()
 
     def run_cell(line: str, cell: str) -> None:
         try:
@@ -71,6 +73,20 @@ def prepare_environment() -> None:
         os.environ["OMPI_ALLOW_RUN_AS_ROOT"] = os.environ["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     os.environ.setdefault("JUPYTER_COLUMNS", "84")  # what rich's tables may take of a page
+
+
+def _leave_a_single_gpu() -> None:
+    """With one GPU the second process of a cell would look for another one, and fail."""
+    if shutil.which("nvidia-smi") is None:
+        return
+    from .compare.machine import gpus, on_the_cpu
+
+    if len(gpus()) == 1:
+        on_the_cpu()
+        print(
+            "There is one GPU here, and each process wants one of its own: the programs of this "
+            "notebook run on the CPU."
+        )
 
 
 def horovodrun(line: str, cell: str) -> None:

@@ -20,7 +20,7 @@ from rich.console import Console
 from . import cache, report
 from .analysis import Run, spread_hides
 from .job import CompareError, Job, run
-from .machine import cores, describe, gpus, versions
+from .machine import cores, describe, gpus, gpus_for, versions
 
 __all__ = ["CompareError", "Comparison", "Job", "Run", "compare", "default_np", "run"]
 
@@ -34,6 +34,7 @@ class Comparison:
     runs: list[Run] = field(default_factory=list)
     machine: dict[str, object] = field(default_factory=describe)
     packages: dict[str, str] = field(default_factory=versions)
+    hidden_gpus: int = 0  # too few for the processes, so that all runs were on the CPU
 
     @property
     def baseline(self) -> Run:
@@ -79,8 +80,8 @@ class Comparison:
 
 
 def default_np() -> list[int]:
-    """1, and as many as there are GPUs; without a GPU 1 and 2."""
-    return sorted({1, len(gpus()) or 2})
+    """1, and as many as there are GPUs; with fewer than two 1 and 2."""
+    return [1, max(2, len(gpus()))]
 
 
 def compare(
@@ -96,6 +97,7 @@ def compare(
     One process always runs: with the threads that each process has in the largest run (the
     baseline), and, on a CPU, with all cores (the reference). Where the spread leaves the
     answer open, the runs are repeated. Runs done before on this machine are not done again.
+    Where there are fewer GPUs than processes, all runs are on the CPU.
 
     Args:
         script: takes --epochs, --threads and --log-dir, and writes epochs.jsonl there.
@@ -114,16 +116,24 @@ def compare(
     counts = sorted({1, *(np or default_np())})
     if counts[0] < 1 or epochs < 1 or max_repeats < 1:
         raise CompareError("processes, epochs and repeats are numbers from 1 on")
-    threads = max(1, cores() // counts[-1])
-    result = Comparison(path, counts)
-    for count in counts:
-        job = Job(path, count, threads, epochs, tuple(arguments))
+    with gpus_for(counts[-1]) as hidden:
+        result = Comparison(path, counts, hidden_gpus=hidden)
+        _fill(result, epochs, tuple(arguments), max_repeats, again)
+    return result
+
+
+def _fill(
+    result: Comparison, epochs: int, arguments: tuple[str, ...], max_repeats: int, again: bool
+) -> None:
+    threads = max(1, cores() // result.np[-1])
+    for count in result.np:
+        job = Job(result.script, count, threads, epochs, arguments)
         result.runs.append(Run(job))
         _once_more(result.runs[-1], again)
     on_cpu = result.baseline.last.get("device", "cpu") == "cpu"
     if on_cpu and cores() > threads:
         # Two epochs and the one that warms up give its speed; it need not train to the end.
-        job = Job(path, 1, cores(), min(epochs, 3), tuple(arguments))
+        job = Job(result.script, 1, cores(), min(epochs, 3), arguments)
         result.runs.insert(1, Run(job, reference=True))
         _once_more(result.runs[1], again)
     while len(result.baseline.repeats) < max_repeats:
@@ -133,7 +143,6 @@ def compare(
         # The baseline runs again too: whatever else the machine does then, both meet it.
         for one in [result.baseline, *open_runs]:
             _once_more(one, again)
-    return result
 
 
 def _open(result: Comparison) -> list[Run]:

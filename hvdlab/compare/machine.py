@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 import platform
+import re
 import resource
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -21,19 +25,48 @@ def cores() -> int:
 
 
 @functools.cache
-def gpus() -> list[str]:
-    """Names of the NVIDIA GPUs that this process may use; empty without any."""
+def _installed_gpus() -> list[str]:
     try:
         listing = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    found = [line for line in listing.stdout.splitlines() if line.startswith("GPU ")]
+    return [line for line in listing.stdout.splitlines() if line.startswith("GPU ")]
+
+
+def gpus() -> list[str]:
+    """Names of the NVIDIA GPUs that this process may use; empty without any."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return found
-    return found[: len([one for one in visible.split(",") if one.strip()])]
+        return _installed_gpus()
+    # CUDA takes what stands before the first entry that is no GPU; -1 is how many write "none".
+    named = itertools.takewhile(lambda one: re.match(r"\s*\w", one), visible.split(","))
+    return _installed_gpus()[: len(list(named))]
+
+
+def on_the_cpu() -> None:
+    """Hide the GPUs from all programs that this process starts from now on."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+@contextlib.contextmanager
+def gpus_for(processes: int) -> Iterator[int]:
+    """Within, GPUs are hidden if there are fewer than processes; gives the number of those hidden.
+
+    Each process wants a GPU of its own.
+    """
+    found, before = len(gpus()), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if found == 0 or found >= processes:
+        yield 0
+        return
+    on_the_cpu()
+    try:
+        yield found
+    finally:
+        del os.environ["CUDA_VISIBLE_DEVICES"]
+        if before is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
 
 
 def cpu_name() -> str:

@@ -32,7 +32,7 @@ def table(comparison: Comparison) -> Table:
             for epoch in epochs:
                 view.add_row(
                     f"  epoch {epoch['epoch']}{' (warm-up)' if epoch['is_warmup'] else ''}",
-                    f"{epoch['seconds']:.1f} s",
+                    _seconds(float(epoch["seconds"])),  # type: ignore[arg-type]
                     f"{epoch['images_per_second']:,.0f}",
                     "",
                     "",
@@ -43,12 +43,16 @@ def table(comparison: Comparison) -> Table:
     return view
 
 
+def _seconds(time: float) -> str:
+    return f"{time:.1f} s" if time >= 1 else f"{time:.2g} s"
+
+
 def _sum_up(view: Table, run: Run, comparison: Comparison) -> None:
     ratio = speedup(run, comparison.baseline)
     seconds = [float(epoch["seconds"]) for epoch in run.steady]  # type: ignore[arg-type]
     view.add_row(
         "  steady",
-        f"{statistics.median(seconds):.1f} s" if seconds else "",
+        _seconds(statistics.median(seconds)) if seconds else "",
         run.rate.short(0),
         "1" if run is comparison.baseline else ratio.short(),
         f"{100 * ratio.middle / run.job.np:.0f} %" if not run.reference else "",
@@ -64,6 +68,14 @@ def notes(comparison: Comparison) -> list[str]:
     lines = []
     if any(run.last.get("is_sample") for run in comparison.runs):
         lines.append("ONLY A SAMPLE of the data was there: these figures mean nothing.")
+    if comparison.hidden_gpus:
+        there = (
+            "is one GPU" if comparison.hidden_gpus == 1 else f"are {comparison.hidden_gpus} GPUs"
+        )
+        lines.append(
+            f"There {there}, and each of {comparison.np[-1]} processes wants one of its own, so "
+            "all runs were on the CPU."
+        )
     lines.append(
         f"The baseline is the same script with {base.job.title}: as many as each process has "
         "when there are several. Speed-up and efficiency are against it. Time and images/s are "

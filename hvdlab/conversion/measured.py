@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .. import style
-from ..compare import Comparison, Run, compare
+from ..compare import Comparison, Run, compare, default_np
 from ..compare import run as run_job
-from ..compare.machine import cores
+from ..compare.machine import cores, gpus
 from .script import Script
 
 
@@ -20,14 +20,16 @@ def measure(
     Three epochs each, of which the first one warms up.
 
     Args:
-        np: numbers of processes; 1 and the number of GPUs by default, without GPUs 1 and 2.
+        images: of an epoch on the CPU; GPUs, which would do them in no time, get them all.
+        np: numbers of processes; 1 and the number of GPUs by default, with fewer than two 1 and 2.
         options: more options for the script.
 
     Raises:
         CompareError: a job failed; the text holds its output.
     """
     path = script.path if script.is_converted else script.solution
-    arguments = ["--limit", str(images), *options]
+    on_gpus = len(gpus()) >= max(np or default_np()) and "--no-cuda" not in options
+    arguments = [*options] if on_gpus else ["--limit", str(images), *options]
     result = compare(path, np, epochs=3, arguments=arguments, max_repeats=1)
     result.show()
     return result

@@ -134,7 +134,8 @@ def gpus() -> Finding:
         )
     if not found:
         return Finding("GPU", ABSENT, "none visible; all labs run on the CPU")
-    return Finding("GPU", OK, f"{len(found)}: {'; '.join(dict.fromkeys(found))}")
+    alone = "; two processes want two, so the labs run on the CPU" if len(found) == 1 else ""
+    return Finding("GPU", OK, f"{len(found)}: {'; '.join(dict.fromkeys(found))}{alone}")
 
 
 def nccl() -> Finding:

@@ -420,7 +420,7 @@ conversion.draw(result)
 prediction.reveal(conversion.speed_up(result))
 
 # %% [markdown]
-# Compare the speeds here, not the accuracies: with so few images an epoch has 10 steps, or 5 with two processes. Lab 09 compares accuracies.
+# Compare the speeds here, not the accuracies: on the CPU an epoch has only 10 steps, or 5 with two processes. Lab 09 compares accuracies.
 # The learning rate in the last lines above is what your script's log says, still that of one process; number 4 at the end of this lab puts it right.
 #
 # **Question.** Which parts of your script get no faster with more processes?

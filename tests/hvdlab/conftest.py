@@ -182,3 +182,78 @@ def lab(tmp_path, mirror):
     one = Lab(tmp_path, mirror)
     yield one
     one.end()
+
+
+# Writes what a training script writes, in no time.
+QUICK = """
+import argparse, json, os, time
+parser = argparse.ArgumentParser()
+for name in ("--epochs", "--threads"):
+    parser.add_argument(name, type=int)
+parser.add_argument("--log-dir")
+parser.add_argument("--fail", action="store_true")
+parser.add_argument("--sleep", type=float, default=0)
+args = parser.parse_args()
+import hvdlite
+hvdlite.init()
+if hvdlite.rank() == 0:
+    for epoch in range(args.epochs):
+        record = dict(epoch=epoch + 1, seconds=1.0, images=100, images_per_second=100.0,
+                      loss=0.1, accuracy=0.5, is_warmup=epoch == 0, batch_size=10,
+                      learning_rate=0.1, device="cpu")
+        with open(os.path.join(args.log_dir, "epochs.jsonl"), "a") as log:
+            log.write(json.dumps(record) + "\\n")
+    with open(os.environ["TRACE"], "a") as trace:
+        trace.write(f"{hvdlite.size()} {args.threads} {args.epochs} {os.getpid()}\\n")
+time.sleep(args.sleep)
+if args.fail and hvdlite.size() == 2 and hvdlite.rank() == 1:
+    raise SystemExit("rank 1 ran out of luck")
+hvdlite.shutdown()
+"""
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return Bench(tmp_path)
+
+
+class Bench:
+    """Runs `hvdlab compare` with a cache of its own for results; the data is the user's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.trace = folder / "trace"
+        self.script = folder / "quick.py"
+        self.script.write_text(QUICK)
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "TRACE": str(self.trace),
+            "COLUMNS": "120",
+        }
+
+    def start(self, *arguments: object, **environment: str) -> subprocess.Popen:
+        """Start the command."""
+        text = "from hvdlab.cli import app; app()"
+        return subprocess.Popen(
+            [sys.executable, "-c", text, "compare", *map(str, arguments)],
+            env={**self.environment, **environment},
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: object, **environment: str) -> tuple[str, str, int]:
+        """Run the command to its end: stdout, stderr, exit status."""
+        process = self.start(*arguments, **environment)
+        try:
+            out, err = process.communicate(timeout=LIMIT)
+        finally:
+            process.kill()
+        return out, err, process.returncode
+
+    def ran(self) -> list[list[str]]:
+        """Size, threads, epochs and process of every job that really ran."""
+        return [line.split() for line in self.trace.read_text().splitlines()]

@@ -1,0 +1,104 @@
+"""How many processes a machine's GPUs are enough for. The driver's answer is written here."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import argparse, json, os
+parser = argparse.ArgumentParser()
+for name in ("--epochs", "--threads", "--log-dir"):
+    parser.add_argument(name)
+args = parser.parse_args()
+import hvdlite
+hvdlite.init()
+if hvdlite.rank() == 0:
+    record = dict(epoch=1, seconds=1.0, images=100, images_per_second=100.0, loss=0.1,
+                  accuracy=0.5, is_warmup=False, batch_size=10, learning_rate=0.1,
+                  device=os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+    with open(os.path.join(args.log_dir, "epochs.jsonl"), "w") as log:
+        log.write(json.dumps(record) + "\\n")
+hvdlite.shutdown()
+"""
+
+
+@pytest.fixture
+def machine_with(tmp_path, monkeypatch):
+    """`machine_with(2)` lets nvidia-smi tell of two GPUs."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def install(number: int) -> None:
+        program = tmp_path / "bin" / "nvidia-smi"
+        program.parent.mkdir()
+        lines = "".join(f"GPU {i}: NVIDIA H200 (UUID: GPU-{i})\n" for i in range(number))
+        program.write_text(f"#!/bin/sh\ncat <<'END'\n{lines}END\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("visible", "number"),
+    [
+        (None, 3),
+        ("", 0),
+        ("-1", 0),
+        ("0,-1,1", 1),
+        ("2", 1),
+        ("0, 1", 2),
+        ("GPU-1,GPU-2", 2),
+        ("0,1,2,3", 3),
+    ],
+)
+def test_the_gpus_that_are_to_be_used(machine_with, monkeypatch, visible, number):
+    machine_with(3)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    code = "from hvdlab.compare.machine import gpus; print(len(gpus()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == f"{number}\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "processes", "visible", "told"),
+    [
+        (1, (), [1, 2], "", "There is one GPU, and each of 2 processes wants one of its own"),
+        (1, ("--np", 1), [1], "all", ""),
+        (2, (), [1, 2], "all", ""),
+        (2, ("--np", 3), [1, 3], "", "There are 2 GPUs, and each of 3 processes wants one"),
+        (3, ("--np", 2), [1, 2], "all", ""),
+    ],
+)
+def test_a_comparison_uses_gpus_that_are_enough(
+    machine_with, bench, gpus, options, processes, visible, told
+):
+    machine_with(gpus)
+    bench.environment["PATH"] = os.environ["PATH"]
+    bench.script.write_text(SCRIPT)
+    out, err, code = bench.run(bench.script, *options, "--epochs", 1, "--max-repeats", 1)
+    assert code == 0, err
+    found = json.loads((bench.folder / "results/compare.json").read_text())
+    runs = [run for run in found["runs"] if not run["is_reference"]]
+    assert [run["processes"] for run in runs] == processes
+    assert {run["repeats"][0][0]["device"] for run in runs} == {visible}
+    assert len(found["machine"]["gpus"]) == (0 if visible == "" else gpus)
+    notes = " ".join(found["notes"])
+    assert told in notes if told else "There" not in notes
+
+
+@pytest.mark.parametrize(("gpus", "visible"), [(1, ""), (2, "all")])
+def test_a_notebook_leaves_a_single_gpu(machine_with, gpus, visible):
+    machine_with(gpus)
+    code = (
+        "from IPython.testing.globalipapp import start_ipython\n"
+        "shell = start_ipython()\n"
+        "shell.run_line_magic('load_ext', 'hvdlab')\n"
+        "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES', 'all'), 'at the end')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert f"{visible} at the end" in done.stdout.splitlines(), done.stdout + done.stderr
+    assert ("There is one GPU here" in done.stdout) == (gpus == 1)
