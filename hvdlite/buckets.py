@@ -4,6 +4,7 @@ On one host the buffer lies in shared memory, so that a reduction moves nothing 
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -29,12 +30,9 @@ class Bucket:
         self.shapes = tuple(tuple(shape) for shape in shapes)
         self.dtype = np.dtype(dtype)
         self._sizes = [int(np.prod(shape, dtype=np.int64)) for shape in self.shapes]
-        self._starts, end = [], 0
-        for size in self._sizes:
-            self._starts.append(end)
-            end += -(-size // _ALIGN) * _ALIGN
-        self._extra_start = end
-        self.count = end + extra
+        padded = (-(-size // _ALIGN) * _ALIGN for size in self._sizes)
+        *self.starts, self._extra_start = accumulate(padded, initial=0)  # of each in the buffer
+        self.count = self._extra_start + extra
         self.rows: list[np.ndarray] | None = None
 
     def place(self, segment: Segment | None, takes_own: bool) -> None:
@@ -54,18 +52,14 @@ class Bucket:
         self.own: list[tuple[int, int, np.ndarray]] = []
         self.extra = self.flat[self._extra_start :]
 
-    def start(self, i: int) -> int:
-        """Where in the buffer gradient `i` begins."""
-        return self._starts[i]
-
     def piece(self, i: int) -> np.ndarray:
         """Gradient `i` as an array of its shape, a view of the buffer."""
-        start = self._starts[i]
+        start = self.starts[i]
         return self.flat[start : start + self._sizes[i]].reshape(self.shapes[i])
 
     def is_large(self, i: int) -> bool:
         """Whether much of gradient `i` lies in the slice that this rank reduces."""
-        start = self._starts[i]
+        start = self.starts[i]
         overlap = min(start + self._sizes[i], self._slice.stop) - max(start, self._slice.start)
         return overlap >= _LARGE
 
@@ -75,7 +69,7 @@ class Bucket:
         This rank's slice is read from where it is, which saves a copy; `gradient` must stay as it
         is until the request is done.
         """
-        start = self._starts[i]
+        start = self.starts[i]
         stop = start + self._sizes[i]
         first, last = max(start, self._slice.start), min(stop, self._slice.stop)
         self.flat[start:first] = gradient[: first - start]

@@ -5,6 +5,8 @@ it does with every kernel; the host does not wait.
 """
 
 import atexit
+import ctypes
+import os
 from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +23,7 @@ from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM, Descriptor,
 
 # NCCL's own end of a communicator waits for the other ranks, so it must not come at a moment that
 # the garbage collector picks. They live as long as the process.
-_communicators: list[Any] = []
+_communicators: set[Any] = set()
 
 
 @atexit.register
@@ -55,16 +57,17 @@ class NCCLCollectives(MPICollectives):
     def create(cls, group: Group) -> "NCCLCollectives | None":
         """None, on every rank, unless each rank of the group has a GPU of its own."""
         cuda = gpu.cupy().cuda
-        mine = cuda.runtime.getDeviceProperties(cuda.Device().id)["uuid"]
+        # With NCCL_HOSTID, NCCL takes ranks for those of different hosts, which may share a GPU.
+        mine = os.getenv("NCCL_HOSTID"), cuda.runtime.getDeviceProperties(cuda.Device().id)["uuid"]
         told = group.allgather_object((mine, cuda.nccl.get_unique_id()))
-        if len({uuid for uuid, _ in told}) < group.size:
+        if len({which for which, _ in told}) < group.size:
             group.world.warn_once(
                 "ranks share a GPU, which NCCL does not allow, so tensors on GPUs go through host "
                 "memory, which is slower; start one rank for each GPU, and pin each to its own"
             )
             return None
         communicator = cuda.nccl.NcclCommunicator(group.size, told[0][1], group.index)
-        _communicators.append(communicator)
+        _communicators.add(communicator)
         return cls(group, communicator)
 
     @staticmethod
@@ -100,7 +103,13 @@ class NCCLCollectives(MPICollectives):
 
     @property
     def _stream(self) -> int:
-        return gpu.cupy().cuda.get_current_stream().ptr
+        stream = gpu.cupy().cuda.get_current_stream()
+        if stream.is_capturing():
+            # To end a communicator, NCCL waits until no CUDA graph holds its calls; a script's
+            # graph lives until after the exit handlers. So this one never ends, not even there.
+            _communicators.discard(self._communicator)
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._communicator))
+        return stream.ptr
 
     @contextmanager
     def together(self):

@@ -40,7 +40,7 @@ class Bucket(buckets.Bucket):
                 stride = torch.empty(param.shape, device="meta").stride()
             else:
                 stride = param.stride()  # channels_last and its like: no change of layout
-            self.views.append(buffer.as_strided(param.shape, stride, self.start(i)))
+            self.views.append(buffer.as_strided(param.shape, stride, self.starts[i]))
 
     def put(self, param: torch.Tensor) -> None:
         """Copy the parameter's gradient into the buffer, which makes it the gradient.
@@ -88,12 +88,14 @@ class Bucket(buckets.Bucket):
             else:
                 self.put(param)
 
+    def settle(self) -> None:
+        """Let what follows come after the reduction, whose results may be wanted or not."""
+
     def take(self) -> None:
         """Make the reduced gradients the parameters' own, where any rank had one."""
-        for i, param in enumerate(self.params):
-            if param.grad is None and self.extra[i] == 0:
+        for param, view, there in zip(self.params, self.views, self.extra, strict=True):
+            if param.grad is None and there == 0:
                 continue
-            view = self.views[i]
             if self._shares(param):
                 param.grad = view
             elif param.grad is None:

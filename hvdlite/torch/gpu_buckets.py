@@ -36,7 +36,6 @@ class GPUBucket(Bucket):
         super().__init__(params, dtype)
         self._early = early
         self._device = params[0].device
-        self._full = torch.cuda.Event()
 
     def allocation(self, name: str, kind: str = "barrier") -> Request:
         return super().allocation(name, kind)  # agree on the shapes; the memory is one's own
@@ -67,22 +66,23 @@ class GPUBucket(Bucket):
         request = super().request(*args)
         if self._early:
             stream = _communication_stream(self._device)
-            self._full.record(torch.cuda.current_stream(self._device))
-            stream.wait_event(self._full)
+            stream.wait_stream(torch.cuda.current_stream(self._device))
             request.stream = gpu.stream(stream.cuda_stream)
         else:
             request.stream = current_stream(self._device).stream
         return request
 
-    def take(self) -> None:
+    def settle(self) -> None:
         if self._early:
             stream = torch.cuda.current_stream(self._device)
             stream.wait_stream(_communication_stream(self._device))
+
+    def take(self) -> None:
         there = self._there.tolist() if self._lacks else None  # waits for the GPU
         for i, (param, view) in enumerate(zip(self.params, self.views, strict=True)):
-            if param.grad is None and not there[i]:
-                continue
-            param.grad = view.to(param.dtype)  # the view itself, unless it was compressed
+            if param.grad is not None or there[i]:
+                # `to` gives the same view where nothing was compressed, and takes its time.
+                param.grad = view if view.dtype == param.dtype else view.to(param.dtype)
 
 
 def _gpu_buckets(params: Sequence[torch.Tensor], dtype: torch.dtype) -> list[Bucket]:

@@ -190,9 +190,10 @@ class GradientSync:
     def _wait(self, current: Engine, group: int) -> None:
         """Wait for all reductions under way; raises the first error once all are over."""
         errors = []
-        for request in self._under_way.values():
+        for bucket, request in self._under_way.items():
             try:
                 current.wait(request, group)
+                bucket.settle()
             except HorovodInternalError as error:
                 errors.append(error)
         self._under_way.clear()

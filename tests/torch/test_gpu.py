@@ -1,7 +1,14 @@
-"""Tensors on GPUs, a rank for each of two. Run with: pytest -m gpu"""
+"""Tensors on GPUs, for two ranks; one GPU will do. Run with: pytest -m gpu"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from gpus import take_gpu
 
+TESTS = Path(__file__).parents[1]
 pytestmark = pytest.mark.gpu
 
 
@@ -12,7 +19,7 @@ def _as_on_the_cpu() -> list[str]:
     import hvdlite.torch as hvd
 
     hvd.init()
-    torch.cuda.set_device(hvd.local_rank())
+    take_gpu()
     rank, wrong = hvd.rank(), []
     whole = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
     real = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -66,7 +73,7 @@ def _more_calls() -> dict[str, bool]:
     import hvdlite.torch as hvd
 
     hvd.init()
-    torch.cuda.set_device(hvd.local_rank())
+    take_gpu()
     rank, good = hvd.rank(), {}
     # Calls in another order on each rank, and on a stream that is not the default one.
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -109,10 +116,13 @@ def test_more_calls(ranks):
 
 
 def _shared_gpu() -> bool:
+    import os
+
     import torch
 
     import hvdlite.torch as hvd
 
+    os.environ.pop("NCCL_HOSTID", None)
     hvd.shutdown()
     hvd.init()
     mine = torch.full((1000,), hvd.rank() + 1.0, device="cuda:0")
@@ -133,7 +143,7 @@ def _large(case: str, early: bool) -> list[bool]:
 
     hvd.shutdown()
     hvd.init()
-    torch.cuda.set_device(hvd.local_rank())
+    take_gpu()
     rank, width = hvd.rank(), 2048 if early else 1500
     begun = []
 
@@ -209,7 +219,7 @@ def _captured() -> list[bool]:
     import hvdlite.torch as hvd
 
     hvd.init()
-    torch.cuda.set_device(hvd.local_rank())
+    take_gpu()
     images = torch.randn(8, 3, 8, 8, device="cuda") + hvd.rank()
 
     def trainer():
@@ -252,13 +262,44 @@ def test_cuda_graph(ranks):
     assert ranks(2).run(_captured) == [[True, True]] * 2
 
 
+GRAPH = """
+import torch, hvdlite.torch as hvd
+from gpus import take_gpu
+hvd.init()
+take_gpu()
+data, stream = torch.ones(1000, device="cuda"), torch.cuda.Stream()
+with torch.cuda.stream(stream):
+    hvd.allreduce_(data)
+torch.cuda.synchronize()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    hvd.allreduce_(data, op=hvd.Sum)
+for _ in range(3):
+    graph.replay()
+print("the data", data.unique().tolist())
+"""
+
+
+def test_a_program_ends_with_its_graph(tmp_path):
+    """The graph is there until the interpreter goes, and holds calls of NCCL's communicator."""
+    program = tmp_path / "program.py"
+    program.write_text(GRAPH)
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "hvdrun", "-np", "2", sys.executable, str(program)]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=200
+    )
+    assert done.stdout.count("the data [8.0]") == 2, done.stdout + done.stderr
+    assert done.returncode == 0
+
+
 def _training(compression: str, memory_format: str) -> list[bool]:
     import torch
 
     import hvdlite.torch as hvd
 
     hvd.init()
-    torch.cuda.set_device(hvd.local_rank())
+    take_gpu()
     torch.manual_seed(0)
 
     def build():
