@@ -41,49 +41,56 @@ def machine_with(tmp_path, monkeypatch):
     return install
 
 
-@pytest.mark.parametrize(
-    ("visible", "number"),
-    [
-        (None, 3),
-        ("", 0),
-        ("-1", 0),
-        ("0,-1,1", 1),
-        ("2", 1),
-        ("0, 1", 2),
-        ("GPU-1,GPU-2", 2),
-        ("0,1,2,3", 3),
-    ],
-)
-def test_the_gpus_that_are_to_be_used(machine_with, monkeypatch, visible, number):
+def answers(code: str) -> list:
+    """What a fresh interpreter makes of this machine."""
+    code = f"import json, os\nfrom hvdlab.compare.machine import gpus, gpus_for\n{code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_gpus_that_are_to_be_used(machine_with):
     machine_with(3)
+    numbers = {"": 0, "-1": 0, "0,-1,1": 1, "2": 1, "0, 1": 2, "GPU-1,GPU-2": 2, "0,1,2,3": 3}
+    code = f"""
+found = [len(gpus())]
+for visible in {list(numbers)}:
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible
+    found.append(len(gpus()))
+print(json.dumps(found))
+"""
+    assert answers(code) == [3, *numbers.values()]
+
+
+@pytest.mark.parametrize("visible", [None, "1,0"])
+def test_gpus_are_hidden_where_there_are_too_few(machine_with, monkeypatch, visible):
+    machine_with(2)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    code = "from hvdlab.compare.machine import gpus; print(len(gpus()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == f"{number}\n", done.stderr
+    code = """
+found = []
+for processes in (1, 2, 3):
+    with gpus_for(processes) as hidden:
+        found.append([hidden, os.environ.get("CUDA_VISIBLE_DEVICES")])
+    found[-1].append(os.environ.get("CUDA_VISIBLE_DEVICES"))
+print(json.dumps(found))
+"""
+    assert answers(code) == [[0, visible, visible], [0, visible, visible], [2, "", visible]]
 
 
 @pytest.mark.parametrize(
-    ("gpus", "options", "processes", "visible", "told"),
-    [
-        (1, (), [1, 2], "", "There is one GPU, and each of 2 processes wants one of its own"),
-        (1, ("--np", 1), [1], "all", ""),
-        (2, (), [1, 2], "all", ""),
-        (2, ("--np", 3), [1, 3], "", "There are 2 GPUs, and each of 3 processes wants one"),
-        (3, ("--np", 2), [1, 2], "all", ""),
-    ],
+    ("gpus", "visible", "told"),
+    [(1, "", "There is one GPU, and each of 2 processes wants one of its own"), (2, "all", "")],
 )
-def test_a_comparison_uses_gpus_that_are_enough(
-    machine_with, bench, gpus, options, processes, visible, told
-):
+def test_a_comparison_uses_gpus_that_are_enough(machine_with, bench, gpus, visible, told):
     machine_with(gpus)
     bench.environment["PATH"] = os.environ["PATH"]
     bench.script.write_text(SCRIPT)
-    out, err, code = bench.run(bench.script, *options, "--epochs", 1, "--max-repeats", 1)
+    _, err, code = bench.run(bench.script, "--epochs", 1, "--max-repeats", 1)
     assert code == 0, err
     found = json.loads((bench.folder / "results/compare.json").read_text())
     runs = [run for run in found["runs"] if not run["is_reference"]]
-    assert [run["processes"] for run in runs] == processes
+    assert [run["processes"] for run in runs] == [1, 2]
     assert {run["repeats"][0][0]["device"] for run in runs} == {visible}
     assert len(found["machine"]["gpus"]) == (0 if visible == "" else gpus)
     notes = " ".join(found["notes"])
