@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .catalog import DataError, DataFile, DataSet
+from .catalog import SETS, DataError, DataFile, DataSet
 
 Buffer = bytes | bytearray | mmap.mmap
 
@@ -67,7 +67,11 @@ def check(content: Buffer, file: DataFile, where: object) -> None:
     size = len(memoryview(content))
     if size < file.size:
         raise DataError(f"{where} is truncated: {size:,} of {file.size:,} bytes")
-    if size > file.size or hashlib.sha256(content).hexdigest() != file.sha256:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != file.sha256:
+        for other in SETS.values():  # whose files have the same names
+            if any(digest == one.sha256 for one in other.files.values()):
+                raise DataError(f"{where} belongs to {other.title}; each set needs its own folder")
         raise DataError(f"{where} was altered: its SHA-256 is not that of {file.name}")
 
 

