@@ -80,7 +80,7 @@ class Comparison:
 
 
 def default_np() -> list[int]:
-    """1, and as many as there are GPUs; with fewer than two 1 and 2."""
+    """1, and as many as there are GPUs; with fewer than two GPUs 1 and 2."""
     return [1, max(2, len(gpus()))]
 
 

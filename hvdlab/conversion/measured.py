@@ -21,7 +21,7 @@ def measure(
 
     Args:
         images: of an epoch on the CPU; GPUs, which would do them in no time, get them all.
-        np: numbers of processes; 1 and the number of GPUs by default, with fewer than two 1 and 2.
+        np: numbers of processes; by default 1 and the number of GPUs, with fewer than two 2.
         options: more options for the script.
 
     Raises:
