@@ -10,14 +10,14 @@ import pytest
 SCRIPT = """
 import argparse, json, os
 parser = argparse.ArgumentParser()
-for name in ("--epochs", "--threads", "--log-dir"):
+for name in ("--epochs", "--threads", "--log-dir", "--limit"):
     parser.add_argument(name)
 args = parser.parse_args()
 import hvdlite
 hvdlite.init()
 if hvdlite.rank() == 0:
-    record = dict(epoch=1, seconds=1.0, images=100, images_per_second=100.0, loss=0.1,
-                  accuracy=0.5, is_warmup=False, batch_size=10, learning_rate=0.1,
+    record = dict(epoch=1, seconds=1.0, images=int(args.limit or 100), images_per_second=100.0,
+                  loss=0.1, accuracy=0.5, is_warmup=False, batch_size=10, learning_rate=0.1,
                   device=os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
     with open(os.path.join(args.log_dir, "epochs.jsonl"), "w") as log:
         log.write(json.dumps(record) + "\\n")
@@ -46,7 +46,7 @@ def answers(code: str) -> list:
     code = f"import json, os\nfrom hvdlab.compare.machine import gpus, gpus_for\n{code}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_the_gpus_that_are_to_be_used(machine_with):
@@ -95,6 +95,22 @@ def test_a_comparison_uses_gpus_that_are_enough(machine_with, bench, gpus, visib
     assert len(found["machine"]["gpus"]) == (0 if visible == "" else gpus)
     notes = " ".join(found["notes"])
     assert told in notes if told else "There" not in notes
+
+
+@pytest.mark.parametrize(("gpus", "images"), [(1, 640), (2, 12800)])
+def test_a_lab_gives_gpus_more_to_do(machine_with, bench, monkeypatch, gpus, images):
+    machine_with(gpus)
+    monkeypatch.setenv("XDG_CACHE_HOME", bench.environment["XDG_CACHE_HOME"])
+    bench.script.write_text(SCRIPT)
+    told = answers(f"""
+from types import SimpleNamespace
+from hvdlab.conversion.measured import measure
+script = SimpleNamespace(path={str(bench.script)!r}, is_converted=True)
+result = measure(script, 640)
+print()
+print(json.dumps([run.last["images"] for run in result.runs if not run.reference]))
+""")
+    assert told == [images, images]
 
 
 @pytest.mark.parametrize(("gpus", "visible"), [(1, ""), (2, "all")])

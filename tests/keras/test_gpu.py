@@ -74,9 +74,11 @@ def _reduced_where(path: str) -> list:
 
 
 def test_gradients_are_reduced_on_the_gpu(torch_ranks, tmp_path):
+    import torch
+
     zero, one = torch_ranks.run(_reduced_where, str(tmp_path / "timeline.json"), timeout=180)
     assert zero == [["cuda:0"], ["NCCL_ALLREDUCE"]]
-    assert one in ([["cuda:1"]], [["cuda:0"]])  # where there is one only
+    assert one == [["cuda:1" if torch.cuda.device_count() > 1 else "cuda:0"]]
 
 
 def _callbacks() -> list:

@@ -41,6 +41,16 @@ def test_the_runtime_can_be_read_in_an_afternoon():
     assert sum(map(lines_of_code, python_files("hvdelastic"))) <= 400
 
 
+def test_the_docs_tell_how_long_it_is():
+    parts = ("collectives", "torch", "tensorflow", "keras")
+    runtime = sum(map(lines_of_code, python_files("hvdlite")))
+    counts = [sum(map(lines_of_code, python_files(f"hvdlite/{part}"))) for part in parts]
+    counts = [runtime - sum(counts), *counts, runtime]
+    counts += [sum(map(lines_of_code, python_files(name))) for name in ("hvdrun", "hvdelastic")]
+    row = f"| {' | '.join(f'{count:,}' for count in counts)} |"
+    assert row in (ROOT / "docs/compatibility.md").read_text(), row
+
+
 def test_ranks_need_no_launcher_and_the_launcher_needs_no_runtime():
     for path in python_files("hvdrun"):
         allowed = {"hvdlite._version", "hvdrun"}

@@ -116,8 +116,6 @@ def test_more_calls(ranks):
 
 
 def _shared_gpu() -> bool:
-    import os
-
     import torch
 
     import hvdlite.torch as hvd
