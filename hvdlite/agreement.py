@@ -137,7 +137,8 @@ class Agreement:
         self.round += 1
         self.before_post(self._posted, self.round)
         digests = [digest(request.descriptor) for request in self._posted]
-        self.group.exchange.post(self.round, digest(tuple(digests)))
+        shown = digests[0] if len(digests) == 1 else digest(tuple(digests))
+        self.group.exchange.post(self.round, shown)
 
     def _resolve(self, posted: list[Request]) -> list[Request]:
         # All ranks are here and see that they differ, so they exchange their lists now.

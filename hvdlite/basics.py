@@ -28,10 +28,14 @@ class _State:
     engine: Engine | None = None
     process_sets: dict[int, ProcessSet] = {}
     next_set = 1
-    pid = 0
+    is_child = False  # of the process that called `init`
+    ready = False  # for the end of the process
     comm: Any = None  # what `init` was given
     lock = threading.RLock()
     left: list[Engine] = []  # with calls under way, in whose memory MPI may still write
+
+
+os.register_at_fork(after_in_child=lambda: setattr(_State, "is_child", True))
 
 
 def init(
@@ -59,11 +63,11 @@ def init(
             _State.engine = None
             world.status.break_off("was interrupted in init()")
             raise
-        if not _State.pid:  # the first time
+        if not _State.ready:
             atexit.register(_at_exit)
             if not hasattr(sys, "ps1"):
                 sys.excepthook = _end_job_on_error(sys.excepthook)
-        _State.pid, _State.comm = os.getpid(), comm
+        _State.ready, _State.is_child, _State.comm = True, False, comm
         _register(0, global_process_set, list(range(world.size)))
         _State.next_set = 1
         global_process_set.mpi_comm = comm if hasattr(comm, "Get_group") else None
@@ -97,8 +101,9 @@ def is_initialized() -> bool:
 
 def engine() -> Engine:
     """The running engine; raises ValueError before `init()`."""
-    _world()
-    if _State.pid != os.getpid():
+    if _State.engine is None:
+        raise NotInitializedError
+    if _State.is_child:
         raise HorovodInternalError(
             "a collective was called in a process that was forked from a rank (a DataLoader "
             "worker, say); only the rank itself can make collective calls"
@@ -242,7 +247,7 @@ def check_process_set(process_set: ProcessSet) -> None:
 def process_set_number(process_set: ProcessSet) -> int:
     """The engine's number of a set; ValueError unless this rank is in it."""
     check_process_set(process_set)
-    if not process_set.included():
+    if process_set._world_rank not in process_set.ranks:
         raise ValueError(
             f"rank {rank()} is not in {process_set} and so can't take part in its collectives; "
             "call them under `if process_set.included():`"
@@ -325,7 +330,7 @@ gloo_built = gloo_enabled = ddl_built = ccl_built = rocm_built = _not_built
 
 
 def _at_exit() -> None:
-    if _State.pid != os.getpid():
+    if _State.is_child:
         return  # a forked child that runs its parent's exit handlers
     if is_initialized():
         stop_timeline()
@@ -340,7 +345,7 @@ def _end_job_on_error(previous):
     def hook(kind, error, traceback):
         previous(kind, error, traceback)
         sys.stderr.flush()
-        if is_initialized() and size() > 1 and _State.pid == os.getpid():
+        if is_initialized() and size() > 1 and not _State.is_child:
             _world().status.write(status.GONE, f"ended with {kind.__name__}: {error}")
             abort_world(_world())
 

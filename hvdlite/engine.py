@@ -84,7 +84,7 @@ class Engine:
         self.lock = threading.RLock()
         self.broken: str | None = None
         self.timeline: Timeline | None = None
-        self._counters: dict[tuple[str, int], int] = {}
+        self._counters: collections.Counter[tuple[str, int]] = collections.Counter()
         self.channels: dict[int, Channel] = {}
         if world.comm is not None:
             self.add_group(0, Group(world, world.comm, list(range(world.size))))
@@ -111,9 +111,8 @@ class Engine:
         if name is not None:
             return f"{kind}.{name}"
         with self.lock:
-            key = (kind, group)
-            number = self._counters[key] = self._counters.get(key, 0) + 1
-        return f"{kind}.noname.{number}"
+            self._counters[kind, group] += 1
+            return f"{kind}.noname.{self._counters[kind, group]}"
 
     def submit(self, request: Request, group: int = 0) -> Request:
         """Start a request; it makes progress in `poll` and `wait`.
@@ -223,7 +222,7 @@ class Engine:
         Two ranks that are in two groups may begin the groups' collectives in different orders;
         each would wait for the other inside of one, if the other one stood still meanwhile.
         """
-        if not any(c.agreement.pending for c in self.channels.values() if c is not channel):
+        if not [c for c in self.channels.values() if c is not channel and c.agreement.pending]:
             self._run(channel, requests)
             return
         over = threading.Event()
@@ -247,8 +246,8 @@ class Engine:
             self.timeline.agreed(requests, posted_at, channel.group.ranks)
         # What was staged before the agreement counts only if all ranks staged the same.
         if agreement.at_once and collectives.staged:
-            with self._activity(requests, f"{collectives.name.upper()}_ALLREDUCE"):
-                collectives.run_staged(requests, agreement.round)
+            with self._activity(requests, collectives.name, "ALLREDUCE"):
+                collectives.run_staged(requests)
         else:
             for batch in fusion.plan(requests, self.world.settings.fusion_threshold):
                 run = self._run_batch if batch[0].stream is None else self._run_on_gpu
@@ -282,14 +281,12 @@ class Engine:
             for other in others:
                 other.wait_event(stream.record())
 
-    def _activity(self, requests: list[Request], name: str) -> AbstractContextManager:
+    def _activity(self, requests: list[Request], *words: str) -> AbstractContextManager:
         """Shows in the timeline, if there is one, that a part of the work is going on."""
-        return self.timeline.activity(requests, name) if self.timeline else _nothing
+        return self.timeline.activity(requests, *words) if self.timeline else _nothing
 
     def _run_allreduce(self, channel: Channel, batch: list[Request]) -> None:
-        what = batch[0].descriptor
-        finish = Finish(what.op, what.postscale, channel.group.size)
-        moving = f"{channel.collectives.name.upper()}_ALLREDUCE"
+        what, algorithm = batch[0].descriptor, channel.collectives.name
         if batch[0].rows is not None:
             # The others may read this rank's row since the agreement, so that it can't be scaled
             # any more: both factors are applied to the sum.
@@ -297,10 +294,11 @@ class Engine:
             if not channel.agreement.at_once:
                 # A rank that has joined clears its row only now: wait for it.
                 channel.group.allgather_numbers([0])
-            with self._activity(batch, moving):
+            with self._activity(batch, algorithm, "ALLREDUCE"):
                 own = {"own": batch[0].item} if batch[0].item else {}
                 channel.collectives.allreduce_rows(batch[0].rows, what.op, finish, **own)
             return
+        finish = Finish(what.op, what.postscale, channel.group.size)
         inputs = [array for request in batch for array in request.inputs]
         outputs = [array for request in batch for array in request.outputs]
         buffer = outputs[0]
@@ -308,9 +306,9 @@ class Engine:
             buffer = np.empty_like(buffer, shape=(sum(len(array) for array in outputs),))
         with self._activity(batch, "MEMCPY_IN_FUSION_BUFFER"):
             if len(outputs) > 1 or inputs[0] is not buffer:
-                np.concatenate(inputs, out=buffer)
+                fusion.pack(inputs, buffer)
             multiply(buffer, what.prescale)
-        with self._activity(batch, "ADASUM_ALLREDUCE" if what.op == ADASUM else moving):
+        with self._activity(batch, "ADASUM" if what.op == ADASUM else algorithm, "ALLREDUCE"):
             if what.op == ADASUM:
                 adasum(channel.collectives, buffer, [len(array) for array in outputs])
                 finish(buffer)
@@ -365,8 +363,7 @@ class Engine:
         request.result = channel.agreement.last_to_join()
         # Ranks that joined early have made fewer calls: count on from the same numbers.
         for counters in channel.group.allgather_object(self._counters):
-            for key, number in counters.items():
-                self._counters[key] = max(number, self._counters.get(key, 0))
+            self._counters |= counters  # the larger number of each
 
     def _run_exchange(self, channel: Channel, request: Request) -> None:
         request.result = channel.group.allgather_object(request.item)

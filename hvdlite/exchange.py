@@ -44,8 +44,7 @@ class SharedExchange:
     def equal(self, number: int) -> bool:
         """Whether all ranks have shown the same value."""
         fields, slot = self._fields, _SLOT + (number & 1)
-        mine = fields[self._mine + slot]
-        return all(fields[start + slot] == mine for start in self._others)
+        return len({fields[start + slot] for start in self._starts}) == 1
 
     def missing(self, number: int) -> list[int]:
         """The indices of the ranks that have not yet shown a value in the round."""

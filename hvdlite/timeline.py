@@ -68,9 +68,9 @@ class Timeline:
             self._mark([request], "B", request.descriptor.kind.upper())
 
     @contextmanager
-    def activity(self, requests: Sequence[Request], name: str) -> Iterator[None]:
-        """A part of the work on these requests goes on."""
-        self._mark(requests, "B", name)
+    def activity(self, requests: Sequence[Request], *words: str) -> Iterator[None]:
+        """A part of the work on these requests goes on; the words make its name."""
+        self._mark(requests, "B", "_".join(words).upper())
         yield
         self._mark(requests, "E")
 

@@ -116,7 +116,7 @@ class MPICollectives:
         An algorithm may already put the data where the others will find it.
         """
 
-    def run_staged(self, requests: Sequence[Request], number: int) -> None:
+    def run_staged(self, requests: Sequence[Request]) -> None:
         """Finish the calls of a round from what all ranks have staged for it."""
 
     def allocate(self, row_bytes: int) -> Segment | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from hvdlite import shared_memory
 from hvdlite.collectives.mpi import MPICollectives
-from hvdlite.fusion import plan, slices, stretches, unpack
+from hvdlite.fusion import pack, plan, slices, stretches, unpack
 from hvdlite.groups import Group
 from hvdlite.reduction import BLOCK_BYTES, Finish, multiply, reduce_into
 from hvdlite.request import ADASUM, Request
@@ -131,29 +131,24 @@ class SharedMemoryCollectives(MPICollectives):
     # Small tensors
 
     def stage(self, requests: Sequence[Request], number: int) -> None:
-        what = requests[0].descriptor
+        first, what = requests[0], requests[0].descriptor
+        threshold, self.staged = self.group.world.settings.fusion_threshold, []
+        can = what.kind == "allreduce" and what.op != ADASUM and first.rows is first.stream is None
+        if not can or len(plan(requests, threshold)) > 1:
+            return
         arrays = [array for request in requests for array in request.inputs]
-        threshold = self.group.world.settings.fusion_threshold
-        self.staged = (
-            what.kind == "allreduce"
-            and what.op != ADASUM
-            and requests[0].rows is None
-            and requests[0].stream is None
-            and 0 < sum(array.nbytes for array in arrays) <= STAGE_BYTES
-            and (len(requests) == 1 or len(plan(requests, threshold)) == 1)
-        )
-        if self.staged:
-            rows = self._rows(number & 1, arrays[0].dtype, sum(len(array) for array in arrays))
-            np.concatenate(arrays, out=rows[self.group.index])
-            multiply(rows[self.group.index], what.prescale)
+        total = sum(map(len, arrays))
+        if 0 < total * arrays[0].itemsize <= STAGE_BYTES:
+            self.staged = self._rows(number & 1, arrays[0].dtype, total)
+            mine = self.staged[self.group.index]
+            pack(arrays, mine)
+            multiply(mine, what.prescale)
 
-    def run_staged(self, requests: Sequence[Request], number: int) -> None:
-        what = requests[0].descriptor
+    def run_staged(self, requests: Sequence[Request]) -> None:
+        what, rows = requests[0].descriptor, self.staged
         outputs = [array for request in requests for array in request.outputs]
-        total = sum(len(array) for array in outputs)
-        rows = self._rows(number & 1, outputs[0].dtype, total)
         finish = Finish(what.op, what.postscale, self.group.size)
-        result = outputs[0] if len(outputs) == 1 else np.empty(total, dtype=outputs[0].dtype)
+        result = outputs[0] if len(outputs) == 1 else np.empty_like(rows[0])
         if rows[0].nbytes <= REDUCE_ALONE_BYTES:
             reduce_into(result, rows, what.op, finish)
         else:

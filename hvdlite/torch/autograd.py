@@ -182,6 +182,6 @@ def _blocking(start: Callable[..., int], name: str) -> Callable[..., Any]:
     return call
 
 
-allreduce_ = _blocking(ops.allreduce_async_, "allreduce_")
 grouped_allreduce_ = _blocking(ops.grouped_allreduce_async_, "grouped_allreduce_")
+allreduce_ = single(grouped_allreduce_, "allreduce_")
 broadcast_ = _blocking(ops.broadcast_async_, "broadcast_")

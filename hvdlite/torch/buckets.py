@@ -75,7 +75,7 @@ class Bucket(buckets.Bucket):
 
     def _shares(self, param: torch.Tensor) -> bool:
         """Whether a view of the buffer can be the parameter's gradient."""
-        return param.dtype == self.torch_dtype and param.device.type == "cpu"
+        return param.dtype == self.torch_dtype and param.is_cpu
 
     def fill(self) -> None:
         """Bring in what no hook has brought, and note which gradients there are."""

@@ -41,7 +41,7 @@ class GradientSync:
     process_set: ProcessSet
 
     def __post_init__(self) -> None:
-        self._passes: dict[torch.Tensor, int] = {}
+        self._passes: dict[int, int] = {}  # by id(): a tensor's own hash takes longer
         self._bucket_of: dict[int, Bucket] = {}
         self._buckets: list[Bucket] = []
         self._under_way: dict[Bucket, Request] = {}
@@ -80,18 +80,18 @@ class GradientSync:
                 self._hooks[id(param)] = handle
 
     def _count(self, param: torch.Tensor) -> None:
-        passes = self._passes.get(param, 0) + 1
+        passes = self._passes.get(id(param), 0) + 1
         if passes > self.backward_passes_per_step:
             raise AssertionError(
                 f"gradients of {self.names.get(param, 'a parameter')} were computed more than "
                 f"backward_passes_per_step={self.backward_passes_per_step} times before step(). "
                 "Raise backward_passes_per_step to accumulate gradients"
             )
-        self._passes[param] = passes
+        self._passes[id(param)] = passes
         if passes == self.backward_passes_per_step:
             bucket = self._bucket_of.get(id(param))
             begins = bucket is not None and bucket.put_early(param) and self._engine is engine()
-            if begins and all(self._passes.get(other) == passes for other in bucket.params):
+            if begins and all(self._passes.get(id(other)) == passes for other in bucket.params):
                 self._start(bucket)
             pending = self._last is not None and not self._last.done
             if pending and self._engine is engine():  # not one of before an interrupt

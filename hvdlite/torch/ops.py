@@ -33,12 +33,12 @@ def _places(tensors: Sequence[torch.Tensor], kind: str) -> tuple[list[Place], De
     """The tensors' places in memory, and the device that they are on."""
     for tensor in tensors:
         check_tensor(tensor, kind)
-    devices = {tensor.device for tensor in tensors}
-    if len(devices) > 1:
+    elsewhere = [tensor.device for tensor in tensors if not tensor.is_cpu]
+    if elsewhere and (len(elsewhere) < len(tensors) or len(set(elsewhere)) > 1):
         raise HorovodInternalError(
             f"{kind}: the tensors of a group must all be on the CPU, or all on one GPU"
         )
-    device = current_stream(devices.pop()) if devices else CPU
+    device = current_stream(elsewhere[0]) if elsewhere else CPU
     return [Place(tensor, device) for tensor in tensors], device
 
 
@@ -55,7 +55,8 @@ def _allreduce(tensors, outputs, average, name, op, prescale, postscale, process
     op = operation(average, op)
     sources, device = _places(tensors, "allreduce")
     targets = sources if outputs is tensors else _places(outputs, "allreduce")[0]
-    arrays, into = [place.array for place in sources], [place.array for place in targets]
+    arrays = [place.array for place in sources]
+    into = arrays if targets is sources else [place.array for place in targets]
     call = calls.allreduce(arrays, into, name, op, prescale, postscale, process_set, device)
     return call.then(lambda _: [place.give_back() for place in targets])
 

@@ -14,7 +14,8 @@ def as_array(tensor: torch.Tensor) -> np.ndarray:
     if tensor.is_cuda:
         pointer, dtype = tensor.data_ptr(), _NUMPY_DTYPES[tensor.dtype]
         return gpu.array(pointer, tensor.shape, dtype, tensor, tensor.get_device())
-    tensor = tensor.detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if tensor.dtype is torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(_BFLOAT16)
     return tensor.numpy()
@@ -77,7 +78,7 @@ class Place:
     def __init__(self, tensor: torch.Tensor, device: gpu.Device):
         self.tensor = tensor
         self._copy = None
-        stays = tensor.device.type == device.name
+        stays = tensor.is_cpu or tensor.device.type == device.name
         if not stays or not tensor.is_contiguous():
             where = tensor.device if stays else "cpu"
             self._copy = tensor.detach().to(where, copy=True).contiguous()
