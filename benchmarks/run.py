@@ -81,16 +81,28 @@ def markdown(content: dict, picture: str) -> str:
 
 
 def plot(content: dict, path: Path) -> None:
-    """The columns with a unit of time or speed, over the rows; ratios are left to the table."""
+    """The columns with a unit of time or speed, over the rows; ratios are left to the table.
+
+    Lines where the rows are sizes or numbers of ranks, bars where they are things to compare.
+    """
     from hvdlab import style
 
     names = [str(row[0]) for row in content["rows"]]
+    bars = content["columns"][0] in ("model", "program", "variant")
+    shown = [i for i, name in enumerate(content["columns"]) if i and " / " not in name]
     figure, (axes,) = style.figure(width=8, height=4.5)
-    for i, column in enumerate(content["columns"]):
-        if i and " / " not in column:
-            values = [float("nan") if row[i] is None else row[i] for row in content["rows"]]
-            axes.plot(names, values, marker="o", label=column)
-    axes.set_yscale("log")
+    for number, i in enumerate(shown):
+        values = [float("nan") if row[i] is None else row[i] for row in content["rows"]]
+        if bars:
+            width = 0.8 / len(shown)
+            places = [at + (number - (len(shown) - 1) / 2) * width for at in range(len(names))]
+            axes.bar(places, values, width, label=content["columns"][i])
+        else:
+            axes.plot(names, values, marker="o", label=content["columns"][i])
+    if bars:
+        axes.set_xticks(range(len(names)), names)
+    else:
+        axes.set_yscale("log")
     style.label(axes, content["title"], content["columns"][0], content["unit"])
     axes.tick_params(axis="x", rotation=15)
     axes.legend()

@@ -10,10 +10,15 @@ cases, so that they share the machine in the same way; the steps are taken in tu
 - MPI: each gradient through the MPI library's allreduce, in place, after the backward pass
 - DDP: torch's DistributedDataParallel on gloo
 - timeline: hvdlite, while rank 0 writes a timeline
+
+A second table has the part that is the runtime's own: the time from when all ranks have come from
+the backward pass until the gradients are reduced.
 """
 
+import statistics
 import sys
 import tempfile
+import time
 
 import torch
 import torch.distributed as dist
@@ -25,7 +30,7 @@ import hvdlite.torch as hvd
 from hvdlite import basics
 
 
-def trainer(kind: str, images: torch.Tensor, labels: torch.Tensor):
+def model_and_optimizer(kind: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = small_cnn()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -34,13 +39,22 @@ def trainer(kind: str, images: torch.Tensor, labels: torch.Tensor):
         optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
     if kind == "DDP":
         model = torch.nn.parallel.DistributedDataParallel(model)
+    return model, optimizer
+
+
+def allreduce_all(model: torch.nn.Module) -> None:
+    for param in model.parameters():
+        COMM.Allreduce(MPI.IN_PLACE, param.grad.numpy())
+
+
+def trainer(kind: str, images: torch.Tensor, labels: torch.Tensor):
+    model, optimizer = model_and_optimizer(kind)
 
     def step() -> None:
         optimizer.zero_grad()
         F.cross_entropy(model(images), labels).backward()
         if kind == "MPI":
-            for param in model.parameters():
-                COMM.Allreduce(MPI.IN_PLACE, param.grad.numpy())
+            allreduce_all(model)
         if kind == "barrier":
             COMM.Barrier()
         optimizer.step()
@@ -62,6 +76,26 @@ def with_timeline(step, path: str):
     return call
 
 
+def synchronization(images: torch.Tensor, labels: torch.Tensor, rounds: int) -> dict[str, float]:
+    """Seconds from when all ranks have done their backward pass until gradients are reduced."""
+    pairs = {kind: model_and_optimizer(kind) for kind in ("hvdlite", "MPI")}
+    times: dict[str, list[float]] = {kind: [] for kind in pairs}
+    for number in range(rounds + 5):
+        for kind, (model, optimizer) in pairs.items():
+            model.zero_grad()
+            F.cross_entropy(model(images), labels).backward()
+            COMM.Barrier()
+            start = time.perf_counter()
+            if kind == "MPI":
+                allreduce_all(model)
+            else:
+                optimizer.synchronize()
+            spent = COMM.allreduce(time.perf_counter() - start, op=MPI.MAX)
+            if number >= 5:
+                times[kind].append(spent)
+    return {kind: statistics.median(values) for kind, values in times.items()}
+
+
 def main() -> None:
     torch.set_num_threads(1)
     hvd.init()
@@ -81,6 +115,11 @@ def main() -> None:
     for name, seconds in times.items():
         rate = COMM.size * len(images) / seconds
         results.row(name, seconds * 1e3, seconds / times["alone"], rate / 1e3)
+    columns = {"variant": "{}", "synchronization": "{:.2f} ms"}
+    columns["synchronization / step alone"] = "{:.3f}"
+    results = table("The synchronization in it, once all ranks are there", columns, "time (ms)")
+    for name, seconds in synchronization(images, labels, rounds).items():
+        results.row(name, seconds * 1e3, seconds / times["alone"])
     dist.destroy_process_group()
 
 
