@@ -247,7 +247,7 @@ def check_process_set(process_set: ProcessSet) -> None:
 def process_set_number(process_set: ProcessSet) -> int:
     """The engine's number of a set; ValueError unless this rank is in it."""
     check_process_set(process_set)
-    if process_set._world_rank not in process_set.ranks:
+    if not process_set.included():
         raise ValueError(
             f"rank {rank()} is not in {process_set} and so can't take part in its collectives; "
             "call them under `if process_set.included():`"

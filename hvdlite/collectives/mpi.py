@@ -26,12 +26,13 @@ class MPICollectives:
     once they have agreed on it, with flat contiguous arrays of the same dtype. Each waits
     interruptibly and raises HorovodInternalError when a rank is lost meanwhile.
 
-    `staged` says whether the last `stage` has put the data of all its calls into place, and
-    `takes_own` whether `allreduce_rows` takes stretches of this rank's slice from elsewhere.
+    `staged` are the ranks' rows where the last `stage` has put the data of all its calls, empty if
+    it has not. `takes_own` says whether `allreduce_rows` takes stretches of this rank's slice from
+    elsewhere.
     """
 
     name = "mpi"
-    staged = False
+    staged: Sequence[np.ndarray] = ()
     takes_own = False
 
     def __init__(self, group: Group):

@@ -132,9 +132,9 @@ class SharedMemoryCollectives(MPICollectives):
 
     def stage(self, requests: Sequence[Request], number: int) -> None:
         first, what = requests[0], requests[0].descriptor
-        threshold, self.staged = self.group.world.settings.fusion_threshold, []
+        self.staged = ()
         can = what.kind == "allreduce" and what.op != ADASUM and first.rows is first.stream is None
-        if not can or len(plan(requests, threshold)) > 1:
+        if not can or len(plan(requests, self.group.world.settings.fusion_threshold)) > 1:
             return
         arrays = [array for request in requests for array in request.inputs]
         total = sum(map(len, arrays))
