@@ -9,12 +9,10 @@ from itertools import accumulate
 import numpy as np
 
 from hvdlite.basics import engine
-from hvdlite.fusion import slices
 from hvdlite.gpu import CPU
 from hvdlite.request import Descriptor, Request, digest, dtype_name
 from hvdlite.shared_memory import Segment
 
-_LARGE = 1 << 18  # elements of which a copy is worth saving
 _ALIGN = 16  # elements; each gradient begins on a cache line
 
 
@@ -35,46 +33,20 @@ class Bucket:
         self.count = self._extra_start + extra
         self.rows: list[np.ndarray] | None = None
 
-    def place(self, segment: Segment | None, takes_own: bool) -> None:
-        """Put the buffer into this rank's row of shared memory, or into its own memory.
-
-        With `takes_own`, what this rank reduces itself may stay out of the buffer till then.
-        """
+    def place(self, segment: Segment | None) -> None:
+        """Put the buffer into this rank's row of shared memory, or into its own memory."""
         self._segment = segment  # keeps it in Channel.buffers, for a rank that has joined
-        self._slice = slice(0, 0)
         if segment is None:
             self.flat = np.zeros(self.count, dtype=self.dtype)
         else:
             self.rows = [row.view(self.dtype) for row in segment.rows]
             self.flat = self.rows[segment.index]
-            if takes_own:
-                self._slice = slices(self.count, len(segment.rows))[segment.index]
-        self.own: list[tuple[int, int, np.ndarray]] = []
         self.extra = self.flat[self._extra_start :]
 
     def piece(self, i: int) -> np.ndarray:
         """Gradient `i` as an array of its shape, a view of the buffer."""
         start = self.starts[i]
         return self.flat[start : start + self._sizes[i]].reshape(self.shapes[i])
-
-    def is_large(self, i: int) -> bool:
-        """Whether much of gradient `i` lies in the slice that this rank reduces."""
-        start = self.starts[i]
-        overlap = min(start + self._sizes[i], self._slice.stop) - max(start, self._slice.start)
-        return overlap >= _LARGE
-
-    def put_rest(self, i: int, gradient: np.ndarray) -> None:
-        """Copy of a large flat gradient only what other ranks reduce.
-
-        This rank's slice is read from where it is, which saves a copy; `gradient` must stay as it
-        is until the request is done.
-        """
-        start = self.starts[i]
-        stop = start + self._sizes[i]
-        first, last = max(start, self._slice.start), min(stop, self._slice.stop)
-        self.flat[start:first] = gradient[: first - start]
-        self.flat[last:stop] = gradient[last - start :]
-        self.own.append((first, last, gradient[first - start : last - start]))
 
     def request(
         self,
@@ -90,8 +62,7 @@ class Bucket:
         what = Descriptor(
             "allreduce", name, op, dtype, shapes, -1, prescale, postscale, self.device
         )
-        own, self.own = self.own, []
-        return Request(what, (self.flat,), (self.flat,), rows=self.rows, item=own, members=members)
+        return Request(what, (self.flat,), (self.flat,), rows=self.rows, members=members)
 
     def allocation(self, name: str, kind: str = "allocate") -> Request:
         """The request for the buffer's memory, for which the ranks must agree on the shapes."""
@@ -108,4 +79,4 @@ def place(buckets: Sequence[Bucket], name: str, group: int) -> None:
     ]
     for bucket, request in zip(buckets, requests, strict=True):
         current.wait(request, group)
-        bucket.place(request.result, current.channels[group].collectives.takes_own)
+        bucket.place(request.result)

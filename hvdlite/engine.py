@@ -295,8 +295,7 @@ class Engine:
                 # A rank that has joined clears its row only now: wait for it.
                 channel.group.allgather_numbers([0])
             with self._activity(batch, algorithm, "ALLREDUCE"):
-                own = {"own": batch[0].item} if batch[0].item else {}
-                channel.collectives.allreduce_rows(batch[0].rows, what.op, finish, **own)
+                channel.collectives.allreduce_rows(batch[0].rows, what.op, finish)
             return
         finish = Finish(what.op, what.postscale, channel.group.size)
         inputs = [array for request in batch for array in request.inputs]

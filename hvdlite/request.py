@@ -95,5 +95,5 @@ class Request:
         return sum(array.nbytes for array in self.inputs)
 
     def finish(self, error: Exception | None = None) -> None:
-        self.error, self.item = error, None  # gradients may be waiting to be freed
+        self.error = error
         self.done = True

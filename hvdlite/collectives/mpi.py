@@ -27,13 +27,11 @@ class MPICollectives:
     interruptibly and raises HorovodInternalError when a rank is lost meanwhile.
 
     `staged` are the ranks' rows where the last `stage` has put the data of all its calls, empty if
-    it has not. `takes_own` says whether `allreduce_rows` takes stretches of this rank's slice from
-    elsewhere.
+    it has not.
     """
 
     name = "mpi"
     staged: Sequence[np.ndarray] = ()
-    takes_own = False
 
     def __init__(self, group: Group):
         from mpi4py import MPI

@@ -9,7 +9,7 @@ tensors are staged before the ranks agree, so that the agreement's single exchan
 synchronization they need. Large ones go through the stage in chunks that fit the core's cache.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -25,25 +25,10 @@ STAGE_BYTES = 1 << 19
 REDUCE_ALONE_BYTES = 1 << 15
 
 
-# A stretch of this rank's slice, first and last element, that is not in its row but in an array.
-Own = tuple[int, int, np.ndarray]
-
-
-def _stretches(mine: slice, own: Sequence[Own]) -> Iterator[tuple[int, int, np.ndarray | None]]:
-    """Cut a slice into the stretches that lie elsewhere, and those between them."""
-    at = mine.start
-    for first, last, array in own:
-        yield at, first, None
-        yield first, last, array
-        at = last
-    yield at, mine.stop, None
-
-
 class SharedMemoryCollectives(MPICollectives):
     """Reductions and allgather in shared memory; the other collectives are MPI's."""
 
     name = "shm"
-    takes_own = True
 
     def __init__(self, group: Group, stages: Sequence[shared_memory.Segment]):
         super().__init__(group)
@@ -72,22 +57,16 @@ class SharedMemoryCollectives(MPICollectives):
             self._collect(rows, piece)
         self.group.sync("allreduce")  # the stage is free again
 
-    def allreduce_rows(
-        self, rows: Sequence[np.ndarray], op: int, finish: Finish, own: Sequence[Own] = ()
-    ) -> None:
+    def allreduce_rows(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
         index, block = self.group.index, BLOCK_BYTES // rows[0].itemsize
         mine = slices(len(rows[0]), self.group.size)[index]
-        for first, last, array in _stretches(mine, own):
-            for start in range(first, last, block):  # still in the cache when it is copied
-                piece = slice(start, min(start + block, last))
-                parts = [row[piece] for row in rows]
-                out = parts[index]
-                if array is not None:
-                    parts[index] = array[start - first : piece.stop - first]
-                reduce_into(out, parts, op, finish)
-                for i, part in enumerate(parts):
-                    if i != index:
-                        part[:] = out
+        for start in range(mine.start, mine.stop, block):  # still in the cache when it is copied
+            piece = slice(start, min(start + block, mine.stop))
+            parts = [row[piece] for row in rows]
+            reduce_into(parts[index], parts, op, finish)
+            for i, part in enumerate(parts):
+                if i != index:
+                    part[:] = parts[index]
         self.group.sync("allreduce")
 
     def allocate(self, row_bytes: int) -> shared_memory.Segment | None:

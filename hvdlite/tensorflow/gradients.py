@@ -215,11 +215,6 @@ class _Share(NamedTuple):
 
     def request(self, arrays: Sequence[np.ndarray], op: int, *scales: float) -> Request:
         """Copy the gradients in; the request to reduce them."""
-        bucket = self.bucket
-        bucket.own = []
         for place, i in enumerate(self.members):
-            if bucket.is_large(place) and arrays[i].dtype == bucket.dtype:
-                bucket.put_rest(place, arrays[i].reshape(-1))
-            else:
-                bucket.piece(place)[...] = arrays[i]
-        return bucket.request(self.name, op, *scales)
+            self.bucket.piece(place)[...] = arrays[i]
+        return self.bucket.request(self.name, op, *scales)

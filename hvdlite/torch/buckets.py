@@ -1,7 +1,6 @@
 """Buckets of torch gradients. After the reduction each `.grad` is a view of the buffer.
 
-A small gradient is copied once, when the backward pass has made it, and never again. Of a large
-one, which stays where autograd has put it, only what other ranks reduce is copied, later.
+A gradient is copied once, when the backward pass has made it, and never again.
 """
 
 import math
@@ -11,7 +10,7 @@ import torch
 
 from hvdlite import buckets
 from hvdlite.shared_memory import Segment
-from hvdlite.torch.tensors import as_array, from_array, numpy_dtype
+from hvdlite.torch.tensors import from_array, numpy_dtype
 
 
 class Bucket(buckets.Bucket):
@@ -29,8 +28,8 @@ class Bucket(buckets.Bucket):
         self._index = {id(param): i for i, param in enumerate(self.params)}
         super().__init__([p.shape for p in self.params], numpy_dtype(dtype), len(self.params))
 
-    def place(self, segment: Segment | None, takes_own: bool) -> None:
-        super().place(segment, takes_own)
+    def place(self, segment: Segment | None) -> None:
+        super().place(segment)
         self._lay_out(from_array(self.flat))
 
     def _lay_out(self, buffer: torch.Tensor) -> None:
@@ -43,17 +42,10 @@ class Bucket(buckets.Bucket):
             self.views.append(buffer.as_strided(param.shape, stride, self.starts[i]))
 
     def put(self, param: torch.Tensor) -> None:
-        """Copy the parameter's gradient into the buffer, which makes it the gradient.
-
-        A large one is read from where it is, as far as this rank reduces it.
-        """
-        i = self._index[id(param)]
-        view = self.views[i]
+        """Copy the parameter's gradient into the buffer, which makes it the gradient."""
+        view = self.views[self._index[id(param)]]
         grad = param.grad.to_dense() if param.grad.is_sparse else param.grad
         if grad.data_ptr() == view.data_ptr():
-            return
-        if self._stays(i) and grad.stride() == view.stride():
-            self.put_rest(i, as_array(grad.as_strided((param.numel(),), (1,))))
             return
         view.copy_(grad)
         if self._shares(param):
@@ -64,14 +56,9 @@ class Bucket(buckets.Bucket):
 
         Returns whether the bucket is full and should be reduced at once.
         """
-        stays = self._stays(self._index[id(param)])
-        if self._shares(param) and not param.grad.is_sparse and not stays:
+        if self._shares(param) and not param.grad.is_sparse:
             self.put(param)
         return False
-
-    def _stays(self, i: int) -> bool:
-        """Whether a gradient is left where it is for this rank's share of the reduction."""
-        return self.is_large(i) and self._shares(self.params[i])
 
     def _shares(self, param: torch.Tensor) -> bool:
         """Whether a view of the buffer can be the parameter's gradient."""
@@ -80,7 +67,6 @@ class Bucket(buckets.Bucket):
     def fill(self) -> None:
         """Bring in what no hook has brought, and note which gradients there are."""
         self.extra[:] = 1
-        self.own = []
         for i, param in enumerate(self.params):
             if param.grad is None:
                 self.views[i].zero_()

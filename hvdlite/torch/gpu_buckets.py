@@ -40,9 +40,9 @@ class GPUBucket(Bucket):
     def allocation(self, name: str, kind: str = "barrier") -> Request:
         return super().allocation(name, kind)  # agree on the shapes; the memory is one's own
 
-    def place(self, segment: Segment | None, takes_own: bool) -> None:
+    def place(self, segment: Segment | None) -> None:
         buffer = torch.zeros(self.count, dtype=self.torch_dtype, device=self._device)
-        self.flat, self.own = as_array(buffer), []
+        self.flat = as_array(buffer)
         self._lay_out(buffer)
         self._there = buffer[self._extra_start :]
         self._ones = torch.ones_like(self._there)
