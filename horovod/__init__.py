@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from hvdlite._version import __version__
+from hvdlite.launchers import rank_of
 
 __all__ = ["__version__"]
 
@@ -31,7 +32,6 @@ _PLACES = {
     "horovod.runner": "hvdrun",
     "horovod.torch.mpi_ops": "hvdlite.torch",
 }
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "HOROVOD_RANK")
 
 
 class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -69,7 +69,7 @@ def _warn_about_horovod() -> None:
         theirs = importlib.metadata.version("horovod")
     except importlib.metadata.PackageNotFoundError:
         return
-    if any(os.environ.get(variable, "0") != "0" for variable in _RANK_VARIABLES):
+    if rank_of(os.environ):
         return  # rank 0 says it for all
     warnings.warn(
         f"`import horovod` gives hvdlite {__version__}, although Horovod {theirs} is installed too."

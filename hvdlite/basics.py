@@ -5,12 +5,11 @@ import contextlib
 import importlib.util
 import itertools
 import os
-import sys
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Union
 
-from hvdlite import status
+from hvdlite import ends, status
 from hvdlite.engine import Engine
 from hvdlite.exceptions import HorovodInternalError, NotInitializedError
 from hvdlite.groups import Group
@@ -18,7 +17,7 @@ from hvdlite.process_sets import ProcessSet, as_process_set, global_process_set
 from hvdlite.request import Descriptor, Request
 from hvdlite.settings import Settings
 from hvdlite.timeline import Timeline
-from hvdlite.world import Job, World, abort_world, connect, leave_world, undisturbed
+from hvdlite.world import World, connect, undisturbed
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -63,10 +62,9 @@ def init(
             _State.engine = None
             world.status.break_off("was interrupted in init()")
             raise
+        ends.watch()
         if not _State.ready:
-            atexit.register(_at_exit)
-            if not hasattr(sys, "ps1"):
-                sys.excepthook = _end_job_on_error(sys.excepthook)
+            atexit.register(_stop_timeline_at_exit)
         _State.ready, _State.is_child, _State.comm = True, False, comm
         _register(0, global_process_set, list(range(world.size)))
         _State.next_set = 1
@@ -326,27 +324,6 @@ def _not_built() -> bool:
 gloo_built = gloo_enabled = ddl_built = ccl_built = rocm_built = _not_built
 
 
-# The end of the process
-
-
-def _at_exit() -> None:
-    if _State.is_child:
-        return  # a forked child that runs its parent's exit handlers
-    if is_initialized():
+def _stop_timeline_at_exit() -> None:
+    if is_initialized() and not _State.is_child:
         stop_timeline()
-    if Job.last is not None and Job.last.status.read(Job.last.rank).state != status.GONE:
-        Job.last.status.write(status.GONE, "has ended its program")
-    leave_world(Job.last)
-
-
-def _end_job_on_error(previous):
-    """An excepthook: print the error as always, tell the other ranks, and end the whole job."""
-
-    def hook(kind, error, traceback):
-        previous(kind, error, traceback)
-        sys.stderr.flush()
-        if is_initialized() and size() > 1 and not _State.is_child:
-            _world().status.write(status.GONE, f"ended with {kind.__name__}: {error}")
-            abort_world(_world())
-
-    return hook

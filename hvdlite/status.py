@@ -35,13 +35,15 @@ _GRACE = 1.0  # seconds after a rank has left in which its last collective may s
 class Note(NamedTuple):
     """One rank's last word: its state, a text, and the time of writing (time.monotonic).
 
-    `broken` says that the rank has given up a wait; the text then tells which and why.
+    `broken` says that the rank has given up a wait; the text then tells which and why. `blamed` is
+    the rank that made it do so by leaving or giving up itself.
     """
 
     state: int = ACTIVE
     text: str = ""
     since: float = 0.0
     broken: bool = False
+    blamed: int | None = None
 
 
 class StatusBoard:
@@ -57,6 +59,7 @@ class StatusBoard:
                 self._rows[rank] = row[:_HEAD].view(np.int64), row[_HEAD:]
         self._elsewhere = [r for r in range(world.size) if r != world.rank and r not in self._rows]
         self._sent: list = []
+        self.blamed: int | None = None  # the rank because of which this one's wait had no result
         self._next_look = 0.0
         self._lock = threading.Lock()  # one writer at a time
 
@@ -70,7 +73,7 @@ class StatusBoard:
         with self._lock:
             if self._notes[me].broken:
                 text, broken = self._notes[me].text, True
-            note = Note(state, text[:_LONGEST_TEXT], time.monotonic(), broken)
+            note = Note(state, text[:_LONGEST_TEXT], time.monotonic(), broken, self.blamed)
             self._notes[me] = note
             if me in self._rows:
                 head, row = self._rows[me]
@@ -110,18 +113,21 @@ class StatusBoard:
             rank, note = message.recv()
             self._notes[rank] = note._replace(since=time.monotonic())  # by the clock of this host
 
-    def broken_by(self) -> tuple[str, str] | None:
-        """The rank that gave up a wait, and its reason, if there is one."""
-        for rank in self._notes:
-            note = self.read(rank)
-            if note.broken:
-                return f"rank {rank}", note.text
-        return None
+    def broken_by(self) -> tuple[int, Note] | None:
+        """The rank that gave up a wait, and its note, if there is one."""
+        notes = ((rank, self.read(rank)) for rank in self._notes)
+        return next(((rank, note) for rank, note in notes if note.broken), None)
+
+    def blame(self, rank: int) -> None:
+        """Remember because of which rank this one goes on without its result."""
+        cause = self.read(rank).blamed
+        self.blamed = rank if cause is None else cause
 
     def check(self, waiting_for: object, missing: list[int]) -> None:
         """Raise HorovodInternalError if what this rank waits for can't come any more."""
         if broken := self.broken_by():
-            raise HorovodInternalError(broken_message(*broken))
+            self.blame(broken[0])
+            raise HorovodInternalError(broken_message(f"rank {broken[0]}", broken[1].text))
         long_ago = time.monotonic() - _GRACE
         left = [
             (rank, note)
@@ -129,6 +135,7 @@ class StatusBoard:
             if (note := self.read(rank)).state >= LEFT and note.since < long_ago
         ]
         if left:
+            self.blame(min(left, key=lambda item: item[1].since)[0])
             who = "; ".join(f"rank {rank} {note.text}" for rank, note in left)
             raise HorovodInternalError(
                 f"{waiting_for} can't finish: {who}. Every rank must make the same collective "

@@ -10,20 +10,12 @@ from typing import TYPE_CHECKING
 
 from hvdlite import shared_memory, status
 from hvdlite.exceptions import HorovodInternalError
+from hvdlite.launchers import launchers_of_many
 from hvdlite.settings import Settings
 from hvdlite.waiting import Patience, cores
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-# Variables by which a launcher tells a process how many there are, by launcher. Slurm's is the
-# one of the job step: a batch script has the job's count but is itself a single process.
-LAUNCHERS = {
-    "OMPI_COMM_WORLD_SIZE": "mpirun of Open MPI",
-    "SLURM_STEP_NUM_TASKS": "srun",  # before PMI_SIZE, which srun --mpi=pmi2 sets, too
-    "PMI_SIZE": "mpiexec of MPICH or Intel MPI",
-    "MPI_LOCALNRANKS": "mpiexec of MPICH or Intel MPI",
-}
 
 
 class World:
@@ -59,7 +51,7 @@ class World:
 
 def _launched() -> bool:
     return "mpi4py.MPI" in sys.modules or any(
-        os.environ.get(name, "1") not in ("", "1") for name in LAUNCHERS
+        launcher.uses_mpi for launcher, _ in launchers_of_many(os.environ)
     )
 
 
@@ -90,20 +82,30 @@ def _start_mpi() -> None:
 
 def _check_launcher() -> None:
     """Refuse to train N times alone where a launcher meant N processes to work together."""
-    for name, launcher in LAUNCHERS.items():
-        count = os.environ.get(name, "1")
-        if count.isdigit() and int(count) > 1:
-            from mpi4py import MPI
-
-            library = MPI.Get_library_version().split(",")[0].split("\n")[0].strip()
-            cure = (
-                "use srun --mpi=pmix (srun --mpi=list shows what there is), or mpirun or horovodrun"
-                if launcher == "srun"
-                else "use the mpirun of the same MPI, or horovodrun, which finds it"
-            )
+    for launcher, count in launchers_of_many(os.environ):
+        told = f"{launcher.name} started {count} processes ({launcher.size}={count}), but"
+        if not launcher.uses_mpi:
             raise HorovodInternalError(
-                f"{launcher} started {count} processes ({name}={count}), but mpi4py's MPI "
-                f"({library}) sees this one alone: {cure}."
+                f"{told} without MPI, by which hvdlite's ranks find each other: each process would "
+                "train alone. Start the program with horovodrun -np N python PROGRAM, or with "
+                "mpirun or srun --mpi=pmix."
+            )
+        from mpi4py import MPI
+
+        library = MPI.Get_library_version().split(",")[0].split("\n")[0].strip()
+        cure = (
+            "use srun --mpi=pmix (srun --mpi=list shows what there is), or mpirun or horovodrun"
+            if launcher.name == "srun"
+            else "use the mpirun of the same MPI, or horovodrun, which finds it"
+        )
+        raise HorovodInternalError(f"{told} mpi4py's MPI ({library}) sees this one alone: {cure}.")
+    engines = sys.modules.get("ipyparallel.engine.app")
+    if engines is not None and engines.IPEngine.initialized():
+        number = engines.IPEngine.instance().id
+        if number:
+            raise HorovodInternalError(
+                f"this is engine {number} of ipyparallel, and the engines have no MPI in common: "
+                'each would train alone. Start them with ipyparallel.Cluster(engines="mpi", n=N).'
             )
 
 
@@ -122,10 +124,11 @@ def _wait_for_arrival(request: "MPI.Request") -> None:
     patience, warned = Patience(), 0.0
     while not request.Test():
         waited = patience.pause()
-        if Job.last is not None and waited > warned + 1 and (gone := _gone(Job.last)):
+        if Job.last is not None and waited > warned + 1 and (gone := ranks_gone(Job.last)):
+            Job.last.status.blame(gone[0])
             raise HorovodInternalError(
-                f"init() can't find the other ranks again: {gone} of {Job.last.size} ranks have "
-                "ended. Start the program again"
+                f"init() can't find the other ranks again: {len(gone)} of {Job.last.size} ranks "
+                "have ended. Start the program again"
             )
         if waited > warned + 60:
             warned = waited
@@ -165,6 +168,7 @@ def connect(settings: Settings, comm: "MPI.Intracomm | Sequence[int] | None" = N
     Raises HorovodInternalError if a launcher and MPI don't agree on the number of processes.
     """
     if comm is None and not _launched():
+        _check_launcher()
         return World(settings)
     _start_mpi()
 
@@ -198,39 +202,8 @@ def _set_up(settings: Settings, base: "MPI.Intracomm") -> World:
     return World(settings, base.rank, hosts, base.Dup(), segment)
 
 
-def _gone(world: World) -> int:
-    """How many of the other ranks have come to the end of their program."""
-    others = [rank for rank in range(world.size) if rank != world.rank]
-    return sum(world.status.read(rank).state == status.GONE for rank in others)
-
-
-def leave_world(world: World | None) -> None:
-    """At the end of the process: wait for the other ranks without using a core, then end MPI.
-
-    MPI_Finalize waits for all ranks too, but busily.
-    """
-    if "mpi4py.MPI" not in sys.modules:
-        return
-    import mpi4py
-    from mpi4py import MPI
-
-    patience = Patience()
-    while world is not None and _gone(world) < world.size - 1:
-        patience.pause()
-    # mpi4py ends MPI by itself where the user's program has started it.
-    if mpi4py.rc.finalize is False and not MPI.Is_finalized():
-        MPI.Finalize()
-
-
-_GRACE = 3.0  # seconds for the other ranks to learn of an error and to report it themselves
-
-
-def abort_world(world: World) -> None:
-    """After an uncaught error: end the job, once the others had time for their own messages."""
-    from mpi4py import MPI
-
-    patience = Patience()
-    while _gone(world) < world.size - 1:
-        if patience.pause() > _GRACE:
-            sys.stdout.flush()
-            MPI.COMM_WORLD.Abort(1)
+def ranks_gone(world: World) -> list[int]:
+    """The other ranks that have come to the end of their program, the first of them first."""
+    notes = {rank: world.status.read(rank) for rank in range(world.size) if rank != world.rank}
+    gone = [rank for rank, note in notes.items() if note.state == status.GONE]
+    return sorted(gone, key=lambda rank: notes[rank].since)

@@ -7,6 +7,7 @@ line, so those frames are taken out of what mpirun writes; everything else passe
 import re
 import signal
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from hvdrun.output import Sink, Stream
 
@@ -19,6 +20,7 @@ _ENDS = [
         r"MPI_ABORT was invoked on rank (?P<rank>\d+).*?Errorcode:\s*(?P<code>-?\d+)",
         r"rank (?P<rank>\d+) with PID (?P<pid>\d+) on node \S+ exited on\s+signal (?P<signal>\d+)",
         r"Process name:\s*\[\S+,\s?(?P<rank>\d+)\]\s+Exit code:\s*(?P<code>\d+)",
+        r"due to process rank (?P<rank>\d+) with PID (?P<pid>\d+) on \S+ \S+ (?P<improper>exiting)",
         r"due to process rank (?P<rank>\d+) with PID (?P<pid>\d+)",
         r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT .*?SIGNAL:\s*(?P<signal>\d+)",
         r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT .*?EXIT STATUS:\s*(?P<code>\d+)",
@@ -34,7 +36,9 @@ _ENDS = [
         r"^\[warn\] Epoll MOD",  # libevent, when mpirun ends in a hurry
     )
 ]
-_SIGNALS = {signal.strsignal(number): int(number) for number in signal.valid_signals()}
+# What stands for a number in those texts.
+_NUMBERS = {signal.strsignal(number): int(number) for number in signal.valid_signals()}
+_NUMBERS["exiting"] = 1
 
 
 class Messages(Stream):
@@ -70,15 +74,45 @@ class Messages(Stream):
         self._pass(b"".join(self._frame + [self.pending]))
 
     def _pass(self, block: bytes) -> None:
+        block = block.replace(b"\0", b"")  # prterun ends some of its frames with one
         text = block.decode(errors="replace")
         match = next(filter(None, (pattern.search(text) for pattern in _ENDS)), None)
         if match:
-            found = {key: _SIGNALS.get(value) or int(value)
+            found = {key: _NUMBERS.get(value) or int(value)
                      for key, value in match.groupdict().items()}  # fmt: skip
             if not self.end or not found.keys() & {"rank", "pid"}:
                 self.end.update(found)
         elif block.strip():
             self.sink.put(self, block.splitlines(keepends=True))
+
+
+class Report(NamedTuple):
+    """A rank's exit code by its own word, and the rank that made it end so, if one did."""
+
+    code: int
+    cause: int | None
+
+
+def explain_reports(reports: Mapping[int, Report], np: int) -> tuple[int, str] | None:
+    """The job's exit code and the last line for the user by what ranks have said as they ended.
+
+    MPI's launcher names whichever process has ended first, which may be one that waited for the
+    rank to be named. None if no rank has reported a failure, or if the culprit has not reported.
+    """
+    failed = next((rank for rank, report in reports.items() if report.code), None)
+    if failed is None:
+        return None
+    code, cause = reports[failed]
+    if cause is not None and cause not in reports:
+        return None
+    if cause is not None and reports[cause].code == 0:
+        return code, (
+            f"rank {cause} ended early, with code 0, while others still waited for it; rank "
+            f"{failed} then exited with code {code}. All ranks must make the same number of steps."
+        )
+    rank = failed if cause is None else cause
+    others = "; the other ranks were stopped." if np > 1 else "."
+    return reports[rank].code, f"rank {rank} exited with code {reports[rank].code}{others}"
 
 
 def explain(code: int, end: dict[str, int], pids: dict[int, int], np: int) -> tuple[int, str]:
@@ -96,6 +130,8 @@ def explain(code: int, end: dict[str, int], pids: dict[int, int], np: int) -> tu
     if number := end.get("signal"):
         others = "; is the machine out of memory?" if number == signal.SIGKILL else others
         return 128 + number, f"{who} was killed by {_signal_name(number)}{others}"
+    if end.get("improper"):
+        return code or 1, f"{who} ended in MPI's midst (by os._exit, or before hvd.init()){others}"
     code = end.get("code", code) & 0xFF or code or 1
     if end:
         return code, f"{who} exited with code {code}{others}"

@@ -52,12 +52,12 @@ def run(
             ssh_identity_file=ssh_identity_file, output_filename=output_filename,
             verbose=verbose, mpi_args=mpi_args, nics=interfaces and interfaces.split(","),
         )
-        if code == 130:
+        told = [path.read_text() for path in sorted(Path(folder).glob("error.*"))]
+        if code == 130 and not told:
             raise KeyboardInterrupt
         results = Path(folder, "results")
         if code == 0 and results.exists():
             return [cloudpickle.loads(result) for result in pickle.loads(results.read_bytes())]
-        told = [path.read_text() for path in sorted(Path(folder).glob("error.*"))]
         raise RuntimeError("\n".join([f"hvdlite.run ended with exit code {code}", *told]))
 # fmt: on
 
@@ -87,24 +87,38 @@ def _travels(value: Any) -> bool:
 
 
 def _call_on_rank(folder: Path) -> None:
-    """A rank's part: get the function from rank 0, call it, and give rank 0 the result."""
+    """A rank's part: get the function, call it, and give the result back.
+
+    A rank that sees the caller's folder reads the one and writes the other.
+    """
     import mpi4py.run
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    func, args, kwargs = cloudpickle.loads(
-        comm.bcast(Path(folder, "call").read_bytes() if comm.rank == 0 else None)
-    )
+    call = Path(folder, "call")
+    seen = comm.allgather(call.exists())
+    if True not in seen:
+        if comm.rank == 0:
+            text = f"hvdlite.run: no rank sees {folder} of the calling machine; name localhost in"
+            print(f"{text} hosts=, or in TMPDIR a folder that all hosts share", file=sys.stderr)
+        sys.exit(1)
+    root = seen.index(True)
+    packed = comm.bcast(call.read_bytes() if comm.rank == root else None, root)
+    func, args, kwargs = cloudpickle.loads(packed)
     try:
         result = cloudpickle.dumps(func(*args, **kwargs))
-    except Exception:
+    except BaseException as error:
         if folder.is_dir():
             text = f"rank {comm.rank} of {comm.size}:\n{traceback.format_exc()}"
             Path(folder, f"error.{comm.rank:05}").write_text(text)
-        mpi4py.run.set_abort_status(1)  # at this rank's end, all others end too
+        code = error.code if isinstance(error, SystemExit) else 1
+        # Without a result even code 0 is a failure. At this rank's end, all others end too.
+        mpi4py.run.set_abort_status(code or 1)
+        if isinstance(error, SystemExit) and not code:
+            raise SystemExit(1) from None
         raise
-    results = comm.gather(result)
-    if comm.rank == 0:
+    results = comm.gather(result, root)
+    if comm.rank == root:
         Path(folder, "results").write_bytes(pickle.dumps(results))
 
 

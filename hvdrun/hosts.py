@@ -55,6 +55,11 @@ def read_hostfile(path: str) -> Hosts:
 def _parse_host(item: str, seen: str, where: str) -> tuple[str, int | None]:
     name, v6 = r"\w[\w.-]*", r"[0-9a-fA-F:]*::[0-9a-fA-F:]*"
     match = re.fullmatch(rf"({name}|\[[0-9a-fA-F:]+\])(?::(\d+))?|({v6})", item)
+    if not match and "@" in item:
+        user, _, host = item.partition("@")
+        host = host.partition(":")[0]
+        raise LaunchError(f"{where}: {seen!r} names a user; leave {user}@ out, and write into "
+                          f"~/.ssh/config: Host {host} User {user}")  # fmt: skip
     if not match:
         raise LaunchError(f"{where}: can't read {seen!r}; write HOST:SLOTS, for example node1:2")
     slots = match[2] and int(match[2])

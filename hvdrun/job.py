@@ -15,7 +15,7 @@ from io import FileIO
 from typing import TextIO
 
 from hvdrun.errors import LaunchError, say
-from hvdrun.failure import Messages, explain
+from hvdrun.failure import Messages, Report, explain, explain_reports
 from hvdrun.output import Stream, make_sinks, open_copy
 from hvdrun.ranks import GUARD
 
@@ -30,6 +30,7 @@ class Job:
         self.np, self.args = np, args
         self.pids: dict[int, int] = {}  # of the ranks on this machine
         self.end: dict[str, int] = {}  # what mpirun says about the first rank to fail
+        self.reports: dict[int, Report] = {}  # what ranks have said as they ended, in that order
         self.stopped_by = 0  # the signal that came first
         self.until = float("inf")  # when the job ends at the latest
         self.mpirun: subprocess.Popen | None = None
@@ -68,10 +69,7 @@ class Job:
     def _open_pipes(self, folder: str, stack: ExitStack) -> list[FileIO]:
         """Make the folder's pipes and everybody's stream; returns the two for mpirun to write."""
         stack.enter_context(self.readers)
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        count = 4 * self.np + 100
-        if soft < count <= (hard if hard != resource.RLIM_INFINITY else count):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+        _make_room_for_files((4 if self.args.output_filename else 2) * self.np + 40, self.np)
         with open("/proc/sys/kernel/random/boot_id") as file:
             prefix = f"{folder}/{file.read().strip()}"
 
@@ -129,11 +127,15 @@ class Job:
                 self.input = None
 
     def _note_rank(self, data: bytes) -> None:
-        """A rank reports "RANK PID" as it starts."""
+        """A rank reports "RANK PID" as it starts, and hvdlite "end RANK CODE CAUSE" at its end."""
         for line in data.decode().splitlines():
-            rank, pid = map(int, line.split())
-            self.pids[rank] = pid
-            self._tell_guard(str(pid))
+            match line.split():
+                case ["end", rank, code, cause]:
+                    report = Report(int(code), None if cause == "-" else int(cause))
+                    self.reports.setdefault(int(rank), report)
+                case [rank, pid]:
+                    self.pids[int(rank)] = int(pid)
+                    self._tell_guard(pid)
 
     def _tell_guard(self, word: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # it was killed, or is at work already
@@ -175,9 +177,23 @@ class Job:
             return 128 + self.stopped_by
         if self.mpirun.returncode == 0 and not self.end:
             return 0
-        code, message = explain(self.mpirun.returncode, self.end, self.pids, self.np)
+        found = explain_reports(self.reports, self.np)
+        code, message = found or explain(self.mpirun.returncode, self.end, self.pids, self.np)
         say(message)
         return code
+
+
+def _make_room_for_files(count: int, np: int) -> None:
+    """Raise this process's limit of open files to `count` if need be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return
+    if hard != resource.RLIM_INFINITY and hard < count:
+        raise LaunchError(
+            f"-np {np} needs {count} open files, and this session may have {hard}; raise the limit "
+            "(ulimit -Hn shows it) or start fewer ranks"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 def _start(stack: ExitStack, words: list[str], **more: object) -> subprocess.Popen:

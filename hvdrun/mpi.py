@@ -15,6 +15,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from hvdlite.launchers import MPI_RANK_VARIABLES
 from hvdrun.errors import LaunchError, say
 from hvdrun.hosts import THIS_MACHINE, Hosts, ssh_options
 from hvdrun.slurm import hide_tasks
@@ -229,7 +230,7 @@ def job_environment(
         result["NCCL_SOCKET_IFNAME"] = ",".join(args.nics)
     if args.tcp:
         result["NCCL_IB_DISABLE"] = "1"
-    nested = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"} & environment.keys()
+    nested = set(MPI_RANK_VARIABLES) & environment.keys()
     left_out = _OUTER_JOB if nested else ()
     result |= {name: text for name, text in environment.items() if not name.startswith(left_out)}
     if here and mpi.family != SRUN:

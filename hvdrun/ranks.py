@@ -4,21 +4,28 @@ A job has a folder in memory with named pipes. Every rank on this machine starts
 its pipes, reports its process id, and becomes the user's program by `exec`: no extra process, and a
 millisecond or two of start-up. On another machine it only becomes the program, and its output comes
 through mpirun. The pipes' names tell this run of this machine from all others, in case the folder
-is one that several machines share.
+is one that several machines share. A shell hands on no variable whose name it could not write, so
+the program may stand behind so many words of `env` that set those on this machine.
 
 GUARD ends the job, once the launcher closes the guard's input or is killed: it leaves no process of
 this machine's part and no folder. Until then it reads the ranks' process ids, or "kill".
 """
 
-RANK = """
-folder=$1; shift
-rank=${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${PMI_RANK:-$SLURM_PROCID}}}
+from collections.abc import Mapping
+
+from hvdlite.launchers import RANK_VARIABLES, REPORT
+
+_RANK = "".join(f"${{{name}:-" for name in RANK_VARIABLES) + "}" * len(RANK_VARIABLES)
+RANK = f"""
+folder=$1 count=$2; shift 2
+rank={_RANK}
 read -r boot </proc/sys/kernel/random/boot_id
-pipe=$folder/$boot.$rank
-[ -p "$pipe.stdout" ] || exec "$@"
+pipe=$folder/$boot.$rank report=$folder/$boot.report
+[ -p "$pipe.stdout" ] || {{ shift "$count"; exec "$@"; }}
 [ -p "$pipe.stdin" ] && exec <"$pipe.stdin" || exec </dev/null
 exec >"$pipe.stdout" 2>"$pipe.stderr"
-echo "$rank $$" >"$folder/$boot.report"
+echo "$rank $$" >"$report"
+export {REPORT}="$report"
 exec "$@"
 """
 
@@ -39,3 +46,10 @@ wait_for_end "1 2 3 4 5"
 kill -s KILL "$mpirun"
 rm -rf "$folder"
 """
+
+
+def rank_words(folder: str, environment: Mapping[str, str]) -> list[str]:
+    """The words before the user's command with which each rank starts."""
+    odd = [f"{name}={value}" for name, value in environment.items() if not name.isidentifier()]
+    words = ["env", *odd] if odd else []
+    return ["/bin/sh", "-c", RANK, "rank", folder, str(len(words)), *words]

@@ -2,6 +2,7 @@
 
 import getopt
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -14,7 +15,7 @@ from hvdrun.hosts import THIS_MACHINE, place
 from hvdrun.job import Job
 from hvdrun.mpi import FOLDER_VARIABLES, command_line, find_mpi, job_environment
 from hvdrun.options import complete, count_of_ranks, settings_environment
-from hvdrun.ranks import RANK
+from hvdrun.ranks import rank_words
 from hvdrun.remote import ask_hosts, common_networks
 from hvdrun.slurm import check_step
 
@@ -40,13 +41,17 @@ def run_command(
     check_step(environment, np)
     if not command:
         raise LaunchError("no command; write it at the end: horovodrun -np 2 python train.py")
+    script = _script(command)
+    if script == "-":
+        raise LaunchError(f"{command[0]} would read its program from standard input, which rank 0 "
+                          "alone may have; write the program into a file")  # fmt: skip
     placed = place(args, np, environment)
     remote = [name for name, _ in placed if name != THIS_MACHINE]
     if len(remote) < len(placed):
         check_command(command, environment)
     mpi = find_mpi(environment)
     if remote and "SLURM_JOB_ID" not in environment:  # Slurm starts ranks without ssh
-        hosts = ask_hosts(remote, args, environment, command, _script(command), mpi.path)
+        hosts = ask_hosts(remote, args, environment, command, script, mpi.path)
         told = args.nics or "btl_tcp_if_" in args.mpi_args + " ".join(environment)
         if not told and (networks := common_networks(hosts, [name for name, _ in placed])):
             environment["OMPI_MCA_btl_tcp_if_include"] = networks
@@ -63,7 +68,7 @@ def run_command(
     with tempfile.TemporaryDirectory("", "hvd-", memory, ignore_cleanup_errors=True) as folder:
         if not remote:  # then mpirun's own files can lie there too
             environment = dict.fromkeys(FOLDER_VARIABLES, folder) | environment
-        line += ["/bin/sh", "-c", RANK, "rank", folder, *command]
+        line += [*rank_words(folder, environment), *command]
         return Job(np, args, stdout, stderr).run(line, environment, folder)
 
 
@@ -90,13 +95,14 @@ def check_command(command: list[str], environment: Mapping[str, str]) -> None:
 
 
 def _script(command: list[str]) -> str | None:
-    """The file in `python -u FILE ...`; None for -c, -m, standard input and other programs."""
-    if not os.path.basename(command[0]).startswith("python"):
+    """The file in `python -u FILE ...`, "-" for standard input; None for -c, -m, other programs."""
+    if not re.fullmatch(r"python[\d.]*", os.path.basename(command[0])):
         return None
     short, long = "bBdEhiIOPqsSuvVxc:m:W:X:", ["check-hash-based-pycs="]
     try:
         given, rest = getopt.getopt(command[1:], short, long)
     except getopt.GetoptError:
         return None  # what stands behind -c and -m, or what Python will complain about
-    program = {"-c", "-m"} & dict(given).keys() or rest[:1] in ([], ["-"])
-    return None if program else rest[0]
+    if {"-c", "-m", "-h", "-V"} & dict(given).keys():
+        return None
+    return rest[0] if rest else "-"

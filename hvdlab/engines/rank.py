@@ -42,6 +42,7 @@ def install(folder: str) -> dict[str, Any]:
         _State.folder = folder
         _State.thread = threading.Thread(target=_write_notes, name="notes", daemon=True)
         _State.thread.start()
+        _make_exit_an_error()
     host = patient.plain(MPI.COMM_WORLD).Split_type(MPI.COMM_TYPE_SHARED)
     local_rank = host.rank
     host.Free()
@@ -52,6 +53,15 @@ def install(folder: str) -> dict[str, Any]:
         "pid": os.getpid(),
         "local_rank": local_rank,
     }
+
+
+def _make_exit_an_error() -> None:
+    """`quit()` in a cell would end this engine alone, and with it everybody's variables."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is not None:
+        shell.user_ns.update(exit=sys.exit, quit=sys.exit)
 
 
 def renew() -> None:

@@ -52,6 +52,11 @@ def run(cluster: Cluster, code: str, limit: float | None = None) -> bool:
         _tell("A rank is in a call that can't be interrupted, so all ranks are started anew. "
               "Their variables are gone.")  # fmt: skip
         return False
+    if not cluster.alive:
+        cell.show(all_of_it=True)
+        _tell("A rank's process has ended, and with it all others (by os._exit, or for want of "
+              "memory?). The ranks are started anew; their variables are gone.")  # fmt: skip
+        return False
     if pressed:
         raise RanksInterrupted("the ranks were interrupted and are ready again")
     if why != "limit":

@@ -58,15 +58,18 @@ while True:
     assert "KeyError: 'no such layer'" in outcome.stderr, outcome
 
 
-def test_the_exit_code_of_sys_exit_is_kept():
+@pytest.mark.parametrize("others", ["time.sleep(600)", "hvd.barrier()"])
+def test_the_exit_code_of_sys_exit_is_the_jobs(others):
     outcome = _run(
-        """
+        f"""
 if rank == 1:
     sys.exit(3)
-time.sleep(0.5)
+{others}
 """
     )
     assert outcome.returncode == 3, outcome
+    if others == "hvd.barrier()":
+        assert "can't finish: rank 1 has left by sys.exit(3)" in outcome.stderr, outcome
 
 
 def test_a_killed_rank_ends_the_job():

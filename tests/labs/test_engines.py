@@ -55,6 +55,13 @@ def test_an_error_on_one_rank_ends_the_cell_on_all(notebook):
     assert still_works(notebook)
 
 
+@pytest.mark.parametrize("leave", ["sys.exit(3)", "quit()", "raise SystemExit('no GPU')"])
+def test_an_exit_on_one_rank_is_an_error_there(notebook, leave):
+    told = notebook.run(f"%%px\nimport sys\nif comm.rank == 1:\n    {leave}\ncomm.barrier()")
+    assert "RanksFailed: rank 0 had to be interrupted; rank 1: SystemExit" in told
+    assert still_works(notebook)
+
+
 def test_the_interrupt_button_ends_a_deadlock_that_has_explained_itself(notebook):
     told = notebook.run(
         "%%px\nother = 1 - comm.rank\nx = comm.recv(source=other)", interrupt_at="a deadlock"

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hvdrun.failure import Messages, explain
+from hvdrun.failure import Messages, Report, explain, explain_reports
 from hvdrun.output import Sink, Stream
 
 DASHES, EQUALS = "-" * 74 + "\n", "=" * 83 + "\n"
@@ -27,6 +27,12 @@ TEXTS = {
         DASHES + "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 9 "
         "(Killed).\n" + DASHES,
         (137, "rank 1 was killed by signal 9 (SIGKILL); is the machine out of memory?"),
+    ),
+    "Open MPI 5 without MPI's end": (
+        DASHES + "prterun has exited due to process rank 1 with PID 77 on node vm exiting\n"
+        "improperly. There are three reasons this could occur:\n" + DASHES + "\0\n",
+        (1, "rank 1 ended in MPI's midst (by os._exit, or before hvd.init()); the other ranks were "
+         "stopped."),
     ),
     "MPI_Abort": (
         DASHES + "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\n"
@@ -122,3 +128,24 @@ def test_tagged_lines_of_other_hosts_go_to_their_rank(messages):
 )
 def test_ends_that_mpirun_does_not_explain(code, pids, np, verdict):
     assert explain(code, {}, pids, np) == verdict
+
+
+@pytest.mark.parametrize(
+    "reports, verdict",
+    [
+        ({}, None),
+        ({0: Report(0, None)}, None),
+        ({0: Report(1, 2)}, None),  # killed, perhaps: mpirun knows
+        ({2: Report(7, None), 0: Report(1, 2)},
+         (7, "rank 2 exited with code 7; the other ranks were stopped.")),
+        ({0: Report(1, 2), 2: Report(7, None)},
+         (7, "rank 2 exited with code 7; the other ranks were stopped.")),
+        ({1: Report(0, None), 0: Report(3, None)},
+         (3, "rank 0 exited with code 3; the other ranks were stopped.")),
+        ({2: Report(0, None), 0: Report(1, 2), 1: Report(1, 2)},
+         (1, "rank 2 ended early, with code 0, while others still waited for it; rank 0 then "
+          "exited with code 1. All ranks must make the same number of steps.")),
+    ],
+)  # fmt: skip
+def test_the_cause_is_named_and_not_the_victim(reports, verdict):
+    assert explain_reports(reports, 3) == verdict

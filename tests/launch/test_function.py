@@ -60,6 +60,34 @@ def test_the_failing_ranks_traceback_is_shown(ranks_left):
     assert ranks_left() == []
 
 
+@pytest.mark.parametrize("with_hvdlite", [True, False])
+@pytest.mark.parametrize(
+    "leave, code, says",
+    [
+        ("sys.exit('no GPU here')", 1, "SystemExit: no GPU here"),
+        ("sys.exit(3)", 3, "SystemExit: 3"),
+        ("sys.exit(0)", 1, "SystemExit: 0"),
+        ("raise KeyboardInterrupt", "(1|130)", "KeyboardInterrupt"),
+    ],
+)
+def test_a_rank_that_leaves_gives_no_result(ranks_left, leave, code, says, with_hvdlite):
+    def leaves():
+        import sys  # noqa: F401
+
+        from mpi4py import MPI
+
+        if with_hvdlite:
+            import hvdlite
+
+            hvdlite.init()
+        if MPI.COMM_WORLD.rank == 1:
+            exec(leave)
+
+    with pytest.raises(RuntimeError, match=f"exit code {code}\n(.|\n)*rank 1 of 2:(.|\n)*{says}"):
+        hvdlite.run(leaves, np=2)
+    assert ranks_left() == []
+
+
 def test_what_cannot_travel_is_named():
     lock = threading.Lock()
 

@@ -127,6 +127,10 @@ def test_bad_numbers_of_ranks(text):
         ("-np 2 --output-filename /dev/null/x true", "can't write"),
         ("-np 2 --host-discovery-script ./x ls", "--host-discovery-script are not supported"),
         ("-np 2 --jsrun ls", "--jsrun and"),
+        ("-np 2 python -", "would read its program from standard input"),
+        ("-np 2 python3 -u", "would read its program from standard input"),
+        ("-np 2 -H me@there:2 true", "~/.ssh/config: Host there User me"),
+        ("-np 9999999 true", "needs 20000038 open files, and this session may have"),
     ],
 )
 def test_mistakes_end_in_one_line(horovodrun, one_line, words, says):

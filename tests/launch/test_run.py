@@ -38,6 +38,15 @@ def test_arguments_arrive_as_they_are(horovodrun):
     assert result.out == f"[1,0]<stdout>:{words}\n"
 
 
+def test_variables_arrive_whatever_their_names(horovodrun):
+    """A shell on the way would drop those that it could not write itself, such as functions."""
+    odd = {"a.b": "a 'b' $c", "BASH_FUNC_greet%%": "() {  echo greetings\n}"}
+    result = horovodrun("-np", 2, "bash", "-c", "greet; env | grep '^a.b='", env=odd)
+    assert sorted(result.out.splitlines()) == [
+        f"[1,{rank}]<stdout>:{line}" for rank in (0, 1) for line in ("a.b=a 'b' $c", "greetings")
+    ]
+
+
 def test_shared_windows_do_not_use_ucx(horovodrun):
     program = "import os; print(os.environ['OMPI_MCA_osc'])"
     assert ">:^ucx\n" in horovodrun.python(1, program).out

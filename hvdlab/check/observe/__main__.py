@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hvdlite.launchers import rank_of
+
 from . import data_side, guard, runtime
 from .recorder import Recorder, Samples
-
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "HOROVOD_RANK")
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -141,7 +141,7 @@ def _forget() -> None:
 def main() -> int:
     """Run all phases of the plan; the exit code."""
     plan = json.loads(Path(sys.argv[1]).read_text())
-    rank = int(next(os.environ[name] for name in RANK_VARIABLES if name in os.environ))
+    rank = rank_of(os.environ)
     folder = Path(plan["folder"])
     home = folder / f"rank-{rank}"
     script = home / "work" / plan["script"]
