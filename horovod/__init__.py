@@ -21,15 +21,13 @@ from hvdlite.launchers import rank_of
 __all__ = ["__version__"]
 
 _FRAMEWORKS = ("torch", "tensorflow", "keras")
+_OWN = ("horovod._", "horovod.runner")  # modules of this package
 # Where a module of Horovod's has another place in hvdlite.
 _PLACES = {
-    "horovod.common.elastic": "hvdelastic.state",
-    "horovod.torch.elastic": "hvdelastic.torch",
-    "horovod.tensorflow.keras.elastic": "hvdelastic.tf_keras",
-    "horovod.tensorflow.elastic": "hvdelastic.tensorflow",
-    "horovod.keras.elastic": "hvdelastic.keras",
+    "horovod.common.elastic": "hvdlite.elastic.state",
+    "horovod.common.util": "horovod._common_util",
     "horovod.common": "hvdlite",
-    "horovod.runner": "hvdrun",
+    "horovod.tensorflow.mpi_ops": "horovod._tensorflow_mpi_ops",
     "horovod.torch.mpi_ops": "hvdlite.torch",
 }
 
@@ -40,7 +38,7 @@ class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if not name.startswith("horovod."):
+        if not name.startswith("horovod.") or name.startswith(_OWN):
             return None
         if importlib.util.find_spec(_place(name)) is None:
             raise ModuleNotFoundError(_not_served(name), name=name)
@@ -48,7 +46,10 @@ class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         # The import system takes what it finds under the name afterwards: the very same module.
-        sys.modules[module.__name__] = importlib.import_module(_place(module.__name__))
+        served = importlib.import_module(_place(module.__name__))
+        sys.modules[module.__name__] = served
+        if ops := _PLACES.get(f"{module.__name__}.mpi_ops"):
+            served.mpi_ops = importlib.import_module(ops)  # there without an import of its own
 
 
 def _place(name: str) -> str:
@@ -83,9 +84,12 @@ def _warn_about_horovod() -> None:
 def __getattr__(name: str) -> object:
     if name == "run":
         return importlib.import_module("hvdlite").run
-    if name in _FRAMEWORKS or name == "common":
+    if name in (*_FRAMEWORKS, "common", "runner"):
         return importlib.import_module(f"horovod.{name}")
-    raise AttributeError(f"module 'horovod' (hvdlite {__version__}) has no attribute {name!r}")
+    raise AttributeError(
+        f"module 'horovod' (hvdlite {__version__}) has no attribute {name!r}; programs use a "
+        "framework's part of it: import horovod.torch as hvd (or horovod.tensorflow, horovod.keras)"
+    )
 
 
 def __dir__() -> list[str]:

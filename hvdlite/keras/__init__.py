@@ -22,7 +22,7 @@ if _backend() == "torch":
     from hvdlite.torch.compression import Compression
 else:
     from hvdlite.tensorflow.compression import Compression
-from hvdelastic import keras as elastic
+from hvdlite.keras import elastic
 # fmt: on
 
 _keras2.advise()

@@ -18,7 +18,7 @@ from hvdlite.tensorflow.ops import (
 from hvdlite.tensorflow.optimizer import DistributedOptimizer
 from hvdlite.tensorflow.sync_batch_norm import SyncBatchNormalization
 from hvdlite.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
-from hvdelastic import tensorflow as elastic
+from hvdlite.tensorflow import elastic
 # fmt: on
 
 # Everything above is offered, under Horovod's names.

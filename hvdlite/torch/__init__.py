@@ -22,7 +22,7 @@ from hvdlite.torch.ops import (
 from hvdlite.torch.optimizer import DistributedOptimizer
 from hvdlite.torch.sparse import sparse_allreduce_async
 from hvdlite.torch.sync_batch_norm import SyncBatchNorm
-from hvdelastic import torch as elastic
+from hvdlite.torch import elastic
 # fmt: on
 
 # Everything above is offered, under Horovod's names.

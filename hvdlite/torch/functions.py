@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from hvdlite.basics import size
-from hvdlite.objects import broadcast_object
+from hvdlite.objects import allgather_object, broadcast_object  # noqa: F401
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.torch.handles import synchronize
 from hvdlite.torch.ops import broadcast_async_

@@ -1,5 +1,6 @@
 """`horovod` is hvdlite under another name, however the program was started."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -8,6 +9,8 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+
+import hvdlite
 
 # Beside this Python, whether or not the environment is on the PATH.
 HOROVODRUN = Path(sys.executable).with_name("horovodrun")
@@ -99,6 +102,88 @@ def test_horovod_common():
     python("-c", textwrap.dedent(code))
 
 
+BASICS = "init shutdown rank size local_rank local_size is_initialized ProcessSet add_process_set"
+OPS = "Average Sum Adasum Min Max Product allreduce allgather broadcast alltoall reducescatter join"
+OBJECTS = "broadcast_object allgather_object"
+TORCH = f"""
+{BASICS} {OPS} barrier poll synchronize allreduce_async allreduce_async_ broadcast_async_
+allreduce_ broadcast_ grouped_allreduce allgather_async sparse_allreduce_async
+"""
+ELASTIC = "run State ObjectState"
+KERAS = "CommitStateCallback UpdateBatchStateCallback UpdateEpochStateCallback KerasState"
+NAMES = {
+    "horovod.torch.mpi_ops": TORCH,
+    "horovod.torch.functions": f"broadcast_parameters broadcast_optimizer_state {OBJECTS}",
+    "horovod.torch.optimizer": "DistributedOptimizer",
+    "horovod.torch.compression": "Compression",
+    "horovod.torch.sync_batch_norm": "SyncBatchNorm",
+    "horovod.torch.elastic": f"{ELASTIC} TorchState ElasticSampler",
+    "horovod.torch.elastic.state": "TorchState StateHandler get_handler_registry",
+    "horovod.torch.elastic.sampler": "ElasticSampler",
+    "horovod.tensorflow.mpi_ops": f"{BASICS} {OPS} _allreduce size_op rank_op",
+    "horovod.tensorflow.functions": f"broadcast_variables {OBJECTS} broadcast_object_fn",
+    "horovod.tensorflow.compression": "Compression",
+    "horovod.tensorflow.sync_batch_norm": "SyncBatchNormalization",
+    "horovod.tensorflow.elastic": f"{ELASTIC} TensorFlowState TensorFlowKerasState",
+    "horovod.tensorflow.keras.callbacks": "BroadcastGlobalVariablesCallback BestModelCheckpoint",
+    "horovod.tensorflow.keras.elastic": f"{ELASTIC} {KERAS}",
+    "horovod.keras.callbacks": "BroadcastGlobalVariablesCallback MetricAverageCallback",
+    "horovod.keras.elastic": f"{ELASTIC} {KERAS}",
+    "horovod.common.elastic": f"{ELASTIC} run_fn notification_manager",
+    "horovod.common.exceptions": "HorovodInternalError HostsUpdatedInterrupt",
+    "horovod.common.process_sets": "ProcessSet global_process_set",
+    "horovod.common.util": """extension_available gpu_available check_extension env mpi_built
+        gloo_built nccl_built ddl_built ccl_built cuda_built rocm_built num_rank_is_power_2
+        is_iterable split_list""",
+    "horovod.runner": "run",
+    "horovod.runner.launch": "run_commandline",
+}
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "keras", "common", "runner"])
+def test_horovods_modules_have_its_names(framework):
+    names = {name: text.split() for name, text in NAMES.items() if name.split(".")[1] == framework}
+    code = f"""
+        import importlib
+        for name, wanted in {names!r}.items():
+            module = importlib.import_module(name)
+            assert not [each for each in wanted if not hasattr(module, each)], name
+        """
+    python("-c", textwrap.dedent(code))
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_mpi_ops_needs_no_import(framework):
+    code = f"import horovod.{framework} as hvd; assert hvd.mpi_ops.Sum is hvd.Sum"
+    python("-c", code)
+
+
+def test_the_reduction_that_programs_take_from_mpi_ops():
+    code = """
+        import tensorflow as tf
+        from horovod.tensorflow.mpi_ops import _allreduce, init
+        init()
+        assert _allreduce(tf.ones(2), name="x").numpy().tolist() == [1, 1]
+        """
+    python("-c", textwrap.dedent(code))
+
+
+def test_the_runner_is_a_function_and_a_program():
+    assert python("-c", "from horovod.runner import run; print(run(lambda: 7, np=2))") == "[7, 7]\n"
+    assert python("-m", "horovod.runner.launch", "--version") == hvdlite.__version__ + "\n"
+
+
+def test_the_helpers_of_horovod_common_util():
+    from horovod.common.util import env, is_iterable, num_rank_is_power_2, split_list
+
+    assert split_list([1, 2, 3, 4, 5], 3) == [[1, 2], [3, 4], [5]]
+    assert [n for n in range(9) if num_rank_is_power_2(n)] == [1, 2, 4, 8]
+    assert is_iterable("x") and not is_iterable(3)
+    with env(HOME=None, NEW="1"):
+        assert os.environ["NEW"] == "1" and "HOME" not in os.environ
+    assert "NEW" not in os.environ and "HOME" in os.environ
+
+
 @pytest.mark.parametrize("name", ["mxnet", "spark", "ray", "torch.nothing", "common.nothing"])
 def test_what_is_not_served_is_named(name):
     with pytest.raises(ModuleNotFoundError, match=rf"does not serve horovod\.{name}; it serves"):
@@ -108,8 +193,8 @@ def test_what_is_not_served_is_named(name):
 def test_unknown_attribute_is_named():
     import horovod
 
-    with pytest.raises(AttributeError, match="'horovod' .* has no attribute 'nothing'"):
-        _ = horovod.nothing
+    with pytest.raises(AttributeError, match="'horovod' .* has no attribute 'init'; .* horovod.t"):
+        horovod.init()
 
 
 @pytest.mark.parametrize("name", ["hvdlite", "horovod", "horovod.common.exceptions"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("hvdlite", "hvdelastic", "hvdrun", "horovod", "hvdlab")
+PACKAGES = ("hvdlite", "hvdrun", "horovod", "hvdlab")
 
 
 def run(*command: str | Path) -> str:

@@ -16,8 +16,7 @@ from hvdlite.objects import allgather_object, broadcast_object
 from hvdlite.request import ADASUM as Adasum, AVERAGE as Average, SUM as Sum
 from hvdlite.keras.models import load as _load
 from hvdlite.tensorflow.compression import Compression
-from hvdlite.tensorflow.keras import callbacks
-from hvdelastic import tf_keras as elastic
+from hvdlite.tensorflow.keras import callbacks, elastic
 # fmt: on
 
 load_model = functools.partial(_load, _tf.keras)

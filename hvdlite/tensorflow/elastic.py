@@ -3,16 +3,29 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from hvdelastic.state import ObjectState, State, run, run_fn
-from hvdelastic.variables import ModelState, VariablesState
+from hvdlite.elastic.state import ObjectState, State, run, run_fn
+from hvdlite.elastic.variables import ModelState, VariablesState
 
 __all__ = [
     "ObjectState", "State", "TensorFlowKerasState", "TensorFlowState", "run", "run_fn",
 ]  # fmt: skip
 
-TensorFlowKerasState = ModelState
+
+class TensorFlowKerasState(ModelState):
+    """A model of tf.keras and its optimizer; ValueError for a model without variables yet."""
+
+    def _get(self, variable: Any) -> np.ndarray:
+        from hvdlite.keras.functions import read  # not at the top: it imports Keras
+
+        return read(variable)
+
+    def _set(self, variable: Any, value: np.ndarray) -> None:
+        from hvdlite.keras.functions import write
+
+        write(variable, value)
 
 
 class TensorFlowState(VariablesState):

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hvdelastic.state import ObjectState
 from hvdlite.basics import rank
+from hvdlite.elastic.state import ObjectState
 from hvdlite.objects import broadcast_object
 
 
@@ -69,16 +69,6 @@ class ModelState(VariablesState):
         self.model, self.optimizer = model, optimizer or model.optimizer
         _build(self.optimizer, model.trainable_variables)
         super().__init__(**kwargs)
-
-    def _get(self, variable: Any) -> np.ndarray:
-        from hvdlite.keras.functions import read  # not at the top: it imports Keras
-
-        return read(variable)
-
-    def _set(self, variable: Any, value: np.ndarray) -> None:
-        from hvdlite.keras.functions import write
-
-        write(variable, value)
 
     def tracked(self) -> list[Any]:
         variables = self.optimizer.variables  # of older optimizers a method

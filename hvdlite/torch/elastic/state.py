@@ -5,10 +5,16 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-import hvdlite.torch as hvd
-from hvdelastic.state import ObjectState
-from hvdelastic.torch.sampler import ElasticSampler
-from hvdlite.torch.functions import load_in_place, walk
+from hvdlite.basics import rank
+from hvdlite.elastic.state import ObjectState
+from hvdlite.objects import broadcast_object
+from hvdlite.torch.elastic.sampler import ElasticSampler
+from hvdlite.torch.functions import (
+    broadcast_optimizer_state,
+    broadcast_parameters,
+    load_in_place,
+    walk,
+)
 
 
 class StateHandler:
@@ -39,7 +45,7 @@ class ModelStateHandler(StateHandler):
     """For models."""
 
     def sync(self) -> None:
-        hvd.broadcast_parameters(self.value.state_dict(), root_rank=0)
+        broadcast_parameters(self.value.state_dict(), root_rank=0)
         self.save()
 
 
@@ -51,7 +57,7 @@ class OptimizerStateHandler(StateHandler):
         self.value.zero_grad()  # gradients of a batch that will come again
 
     def sync(self) -> None:
-        hvd.broadcast_optimizer_state(self.value, root_rank=0)
+        broadcast_optimizer_state(self.value, root_rank=0)
         self.save()
 
 
@@ -65,7 +71,7 @@ class SamplerStateHandler(StateHandler):
 
     def sync(self) -> None:
         state = walk(self.value.state_dict(), torch.Tensor.cpu)  # the root's GPU is not ours
-        self.value.load_state_dict(hvd.broadcast_object(state))
+        self.value.load_state_dict(broadcast_object(state))
         self.save()
 
 
@@ -112,7 +118,7 @@ class TorchState(ObjectState):
                 self._handlers[name].save()
                 setattr(self, name, value)
         others = {name: value for name, value in values.items() if name not in self._handlers}
-        super().__init__(hvd.broadcast_object, hvd.rank, **others)
+        super().__init__(broadcast_object, rank, **others)
 
     def __setattr__(self, name: str, value: Any) -> None:
         handler = vars(self).get("_handlers", {}).get(name)

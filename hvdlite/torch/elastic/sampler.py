@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sized
 
 import torch
 
-import hvdlite.torch as hvd
+from hvdlite.basics import rank, size
 
 
 class ElasticSampler(torch.utils.data.Sampler):
@@ -44,7 +44,7 @@ class ElasticSampler(torch.utils.data.Sampler):
 
     def reset(self) -> None:
         """Share out again what is left."""
-        self.num_replicas, self.rank = hvd.size(), hvd.rank()
+        self.num_replicas, self.rank = size(), rank()
         indices = list(range(len(self.dataset)))
         if self.shuffle:
             random.Random(self.seed + self.epoch).shuffle(indices)
