@@ -16,7 +16,9 @@ AS_ROOT := --allow-root
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab jupyter test test-labs test-whole lint format docs constraints clean
+# Tests run in lanes side by side, more than there are cores, since many of them wait.
+LANES  ?= -n 3 --dist loadgroup
+.PHONY: help install lab jupyter test test-core test-slow test-pythons test-labs test-whole lint format docs constraints clean
 
 help:  ## Show this list
 	@echo "Targets (make PYTHON=python3.12 ... picks another Python):"
@@ -37,10 +39,19 @@ jupyter: install  ## Open JupyterLab on labs/
 	    --LabApp.default_url=/lab/tree/README.md $(AS_ROOT) $(JUPYTER_ARGS)
 
 test: install lint  ## Check the code, then run the tests
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(LANES) $(PYTEST_ARGS)
 
-test-labs: install  ## Run every lab from top to bottom, solved and unsolved, two side by side
-	@$(BIN)/python -m pytest -n 2 -m "slow or whole" tests/labs/test_notebooks.py
+test-core: install  ## Run the tests of the runtime and of its binding to PyTorch, for a loop while working
+	@$(BIN)/python -m pytest $(LANES) tests/core tests/torch $(PYTEST_ARGS)
+
+test-slow: install  ## Run what `make test` leaves out because it takes long: labs, clusters, training
+	@$(BIN)/python -m pytest $(LANES) -m slow $(PYTEST_ARGS)
+
+test-pythons: install  ## Run the tests of the core and the launcher on the oldest and the newest Python
+	@$(PYTHON) tools/pythons.py $(BIN)/uv
+
+test-labs: install  ## Run every lab from top to bottom, solved and unsolved
+	@$(BIN)/python -m pytest $(LANES) -m "slow or whole" tests/labs/test_notebooks.py
 
 test-whole: install  ## Run what takes longer: training on all images, every program that the checks know
 	@$(BIN)/python -m pytest -m whole $(PYTEST_ARGS)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdlab.check.mistakes.programs import Program, library, load
+from hvdlab.check.mistakes.programs import IMPORTS, Program, library, load
 from hvdlab.check.run import Recording
+from hvdlab.check.warm import warm
 
 RECORDINGS = Path(__file__).with_name("recordings")
 LIBRARY = {program.file: program for program in library()}
@@ -57,6 +58,23 @@ def test_the_library_is_large_and_is_python():
     }
     for program in LIBRARY.values():
         ast.parse(program.text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("modules", sorted(set(IMPORTS.values())), ids=lambda names: names[0])
+def test_solutions_are_seen_as_when_they_were_recorded(modules):
+    """What observes the frameworks keeps up with their releases; a recording never changes."""
+    solutions = [each for each in LIBRARY.values() if each.name == "right-solution"]
+    ours = [each for each in solutions if IMPORTS[each.script.framework] == modules]
+    assert len(ours) >= 2
+    with warm(*modules) as command:
+        for program in ours:
+            verdict = program.judge(program.record(command=command)[0])
+            assert verdict.done and not verdict.ended, f"{program.file}: {verdict}"
+            before = program.judge(load(RECORDINGS / program.file)[0])
+            assert [(step.key, step.result) for step in verdict.steps] == [
+                (step.key, step.result) for step in before.steps
+            ]
 
 
 @pytest.mark.whole
