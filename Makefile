@@ -27,9 +27,11 @@ help:  ## Show this list
 install:  ## Make .venv and install everything into it
 	@$(PYTHON) tools/install.py
 
-lab: install  ## Install, fetch the data, train on 1 and 2 processes, compare
+lab:  ## Install, fetch the data, train on 1 and 2 processes, compare; FULL=1 trains on all images
+	@echo "Install (two minutes, once), fetch the data, then train on 1 and on 2 processes and compare."
+	@$(MAKE) --no-print-directory install
 	@$(BIN)/hvdlab data
-	@$(BIN)/hvdlab compare scripts/solutions/fashion_mnist_torch.py
+	@$(BIN)/hvdlab compare $(if $(FULL),,--images 5000) scripts/solutions/fashion_mnist_torch.py
 	@echo "Open the labs with: make jupyter"
 
 jupyter: install  ## Open JupyterLab on labs/

@@ -21,6 +21,7 @@ from . import cache, report
 from .analysis import Run, spread_hides
 from .job import CompareError, Job, run
 from .machine import cores, describe, gpus, gpus_for, versions
+from .trial import Estimate, announce, try_out
 
 __all__ = ["CompareError", "Comparison", "Job", "Run", "compare", "default_np", "run"]
 
@@ -35,6 +36,7 @@ class Comparison:
     machine: dict[str, object] = field(default_factory=describe)
     packages: dict[str, str] = field(default_factory=versions)
     hidden_gpus: int = 0  # too few for the processes, so that all runs were on the CPU
+    images: int | None = None  # of the training set, in each epoch; None for all
 
     @property
     def baseline(self) -> Run:
@@ -91,8 +93,12 @@ def compare(
     arguments: Sequence[str] = (),
     max_repeats: int = 2,
     again: bool = False,
+    images: int | None = None,
 ) -> Comparison:
     """Train with each number of processes and gather the figures.
+
+    Before the first run it says on stderr what will run; where the script has an option --limit,
+    a trial on a few images tells how long that takes, and the bars the time left.
 
     One process always runs: with the threads that each process has in the largest run (the
     baseline), and, on a CPU, with all cores (the reference). Where the spread leaves the
@@ -106,6 +112,8 @@ def compare(
         arguments: passed on to the script.
         max_repeats: how often a run is done at most.
         again: run everything anew.
+        images: train on only so many images in each epoch, by the script's --limit. The runs are
+            then done twice in any case, in turn, since short epochs differ more.
 
     Raises:
         CompareError: the script is missing, a number makes no sense, or a job failed.
@@ -114,35 +122,49 @@ def compare(
     if not path.is_file():
         raise CompareError(f"there is no script {script}")
     counts = sorted({1, *(np or default_np())})
-    if counts[0] < 1 or epochs < 1 or max_repeats < 1:
-        raise CompareError("processes, epochs and repeats are numbers from 1 on")
+    if counts[0] < 1 or epochs < 1 or max_repeats < 1 or (images is not None and images < 1):
+        raise CompareError("processes, epochs, repeats and images are numbers from 1 on")
+    limit = () if images is None else (f"--limit={images}",)
     with gpus_for(counts[-1]) as hidden:
-        result = Comparison(path, counts, hidden_gpus=hidden)
-        _fill(result, epochs, tuple(arguments), max_repeats, again)
+        result = Comparison(path, counts, hidden_gpus=hidden, images=images)
+        rounds = 1 if images is None else 2
+        _fill(result, epochs, (*arguments, *limit), rounds, max(rounds, max_repeats), again)
     return result
 
 
 def _fill(
-    result: Comparison, epochs: int, arguments: tuple[str, ...], max_repeats: int, again: bool
+    result: Comparison,
+    epochs: int,
+    arguments: tuple[str, ...],
+    rounds: int,
+    max_repeats: int,
+    again: bool,
 ) -> None:
     threads = max(1, cores() // result.np[-1])
-    for count in result.np:
-        job = Job(result.script, count, threads, epochs, arguments)
+    jobs = [Job(result.script, count, threads, epochs, arguments) for count in result.np]
+    estimate = None
+    if again or not all(cache.load(cache.key(job, 0)) for job in jobs):
+        estimate = try_out(jobs[0], result.images)
+        announce(jobs, rounds, result.images, estimate)
+    for job in jobs:
         result.runs.append(Run(job))
-        _once_more(result.runs[-1], again)
+        _once_more(result.runs[-1], again, estimate)
     on_cpu = result.baseline.last.get("device", "cpu") == "cpu"
     if on_cpu and cores() > threads:
         # Two epochs and the one that warms up give its speed; it need not train to the end.
         job = Job(result.script, 1, cores(), min(epochs, 3), arguments)
         result.runs.insert(1, Run(job, reference=True))
-        _once_more(result.runs[1], again)
+        _once_more(result.runs[1], again, estimate)
+    for _ in range(rounds - 1):
+        for one in result.runs:
+            _once_more(one, again, estimate)
     while len(result.baseline.repeats) < max_repeats:
         open_runs = _open(result)
         if not open_runs:
             break
         # The baseline runs again too: whatever else the machine does then, both meet it.
         for one in [result.baseline, *open_runs]:
-            _once_more(one, again)
+            _once_more(one, again, estimate)
 
 
 def _open(result: Comparison) -> list[Run]:
@@ -158,10 +180,10 @@ def _open(result: Comparison) -> list[Run]:
     ]
 
 
-def _once_more(one: Run, again: bool) -> None:
+def _once_more(one: Run, again: bool, estimate: Estimate | None) -> None:
     name = cache.key(one.job, len(one.repeats))
     epochs = None if again else cache.load(name)
     if epochs is None:
-        epochs = run(one.job)
+        epochs = run(one.job, expected=estimate and estimate.of_epoch(one.job))
         cache.store(name, epochs)
     one.repeats.append(epochs)

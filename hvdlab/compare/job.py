@@ -54,11 +54,23 @@ class Job:
         return [*launcher, sys.executable, str(self.script), *options, *self.arguments]
 
 
-def run(job: Job, on_epoch: Callable[[Epoch], None] | None = None) -> list[Epoch]:
+# How far it is, also within an epoch, by the time that one is expected to take.
+_BAR = "{l_bar}{bar}| {elapsed}, {remaining} left{postfix}"
+
+
+def run(
+    job: Job,
+    title: str = "",
+    on_epoch: Callable[[Epoch], None] | None = None,
+    expected: float | None = None,
+) -> list[Epoch]:
     """Run the job to its end, with a progress bar over its epochs.
 
     Args:
+        title: what the bar shows in place of the job's own title.
         on_epoch: called with each epoch's record as it is written.
+        expected: seconds of an epoch, as far as they are known; the bar moves by them until
+            the job's own epochs have shown how long they take.
 
     Returns:
         The records of epochs.jsonl; others_cpu in them is the share of the machine's
@@ -72,7 +84,8 @@ def run(job: Job, on_epoch: Callable[[Epoch], None] | None = None) -> list[Epoch
         command = job.command(folder)
         epochs: list[Epoch] = []
         load = machine.OtherLoad()
-        with output.open("wb") as stream, bar(job.epochs, job.title, unit="epoch") as progress:
+        shown = _Progress(job, title or job.title, expected)
+        with output.open("wb") as stream, shown:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -85,12 +98,12 @@ def run(job: Job, on_epoch: Callable[[Epoch], None] | None = None) -> list[Epoch
                     ended = process.poll() is not None
                     for epoch in _read(log)[len(epochs) :]:
                         epochs.append(epoch)
-                        progress.set_postfix_str(_in_short(epoch), refresh=False)
-                        progress.update(1)
+                        shown.epoch_is_done(epoch)
                         if on_epoch:
                             on_epoch(epoch)
                     if ended:
                         break
+                    shown.time_goes_on()
                     time.sleep(0.1)
             finally:
                 _end(process)
@@ -98,6 +111,38 @@ def run(job: Job, on_epoch: Callable[[Epoch], None] | None = None) -> list[Epoch
             raise CompareError(_story(command, process.returncode, output, job))
         others = load.share()
         return [{**epoch, "others_cpu": others} for epoch in epochs]
+
+
+class _Progress:
+    """A bar over the epochs of a job that moves within an epoch as well."""
+
+    def __init__(self, job: Job, title: str, expected: float | None):
+        self.job, self.title, self.expected = job, title, expected
+        self.done = 0
+        self.since = time.monotonic()  # the beginning of the current epoch, or of the job
+        self.bar = bar(job.epochs, self._words(), unit="epoch", bar_format=_BAR)
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+
+    def epoch_is_done(self, epoch: Epoch) -> None:
+        self.done += 1
+        self.expected = time.monotonic() - self.since
+        self.since = time.monotonic()
+        self.bar.set_postfix_str(_in_short(epoch), refresh=False)
+        self.bar.set_description_str(self._words(), refresh=False)
+        self.bar.update(self.done - self.bar.n)
+
+    def time_goes_on(self) -> None:
+        if self.expected and self.done < self.job.epochs:
+            part = (time.monotonic() - self.since) / self.expected
+            self.bar.update(self.done + min(part, 0.95) - self.bar.n)
+
+    def _words(self) -> str:
+        return f"{self.title}, {self.done}/{self.job.epochs} epochs"
 
 
 def _read(log: Path) -> list[Epoch]:

@@ -68,6 +68,11 @@ def notes(comparison: Comparison) -> list[str]:
     lines = []
     if any(run.last.get("is_sample") for run in comparison.runs):
         lines.append("ONLY A SAMPLE of the data was there: these figures mean nothing.")
+    if comparison.images:
+        lines.append(
+            f"Each epoch had {comparison.images:,} images, so the accuracy is that of a short "
+            "training. Whole epochs: `make lab FULL=1`, or `hvdlab compare` without --images."
+        )
     if comparison.hidden_gpus:
         there = (
             "is one GPU" if comparison.hidden_gpus == 1 else f"are {comparison.hidden_gpus} GPUs"
@@ -149,6 +154,7 @@ def as_json(comparison: Comparison) -> dict[str, object]:
         "script": str(comparison.script),
         "machine": comparison.machine,
         "versions": comparison.packages,
+        "images": comparison.images,
         "runs": [
             {
                 "title": run.job.title,

@@ -188,7 +188,7 @@ def lab(tmp_path, mirror):
 QUICK = """
 import argparse, json, os, time
 parser = argparse.ArgumentParser()
-for name in ("--epochs", "--threads"):
+for name in ("--epochs", "--threads", "--limit"):
     parser.add_argument(name, type=int)
 parser.add_argument("--log-dir")
 parser.add_argument("--fail", action="store_true")
@@ -204,7 +204,9 @@ if hvdlite.rank() == 0:
         with open(os.path.join(args.log_dir, "epochs.jsonl"), "a") as log:
             log.write(json.dumps(record) + "\\n")
     with open(os.environ["TRACE"], "a") as trace:
-        trace.write(f"{hvdlite.size()} {args.threads} {args.epochs} {os.getpid()}\\n")
+        trace.write(
+            f"{hvdlite.size()} {args.threads} {args.epochs} {os.getpid()} {args.limit}\\n"
+        )
 time.sleep(args.sleep)
 if args.fail and hvdlite.size() == 2 and hvdlite.rank() == 1:
     raise SystemExit("rank 1 ran out of luck")
@@ -255,5 +257,5 @@ class Bench:
         return out, err, process.returncode
 
     def ran(self) -> list[list[str]]:
-        """Size, threads, epochs and process of every job that really ran."""
+        """Size, threads, epochs, process and limit of images of every job that really ran."""
         return [line.split() for line in self.trace.read_text().splitlines()]

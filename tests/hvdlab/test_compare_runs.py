@@ -26,7 +26,7 @@ def test_real_training_is_compared(bench, full_sets):
     assert code == 0, err
     for word in ("warm-up", "images/s", "speed-up", "efficiency", "2 processes x 1 thread"):
         assert word in out
-    assert "2 processes x 1 thread: 100%" in err
+    assert "2 processes x 1 thread, 2/2 epochs: 100%" in err
     assert (bench.folder / "results/compare.png").read_bytes().startswith(b"\x89PNG")
     runs = json.loads((bench.folder / "results/compare.json").read_text())["runs"]
     assert [run["processes"] for run in runs if not run["is_reference"]] == [1, 2]
@@ -72,6 +72,29 @@ def test_open_questions_are_asked_again(bench):
     assert "no conclusion" in out
 
 
+def test_a_part_of_the_images_is_tried_out_and_then_trained_on_twice_in_turn(bench):
+    out, err, code = bench.run(bench.script, "--np", "1,2", "--epochs", 2, "--images", 3000)
+    assert code == 0, err
+    (share,) = {job[1] for job in bench.ran() if job[0] == "2"}
+    trial, *jobs = [(job[0], job[2], job[4]) for job in bench.ran() if job[1] == share]
+    assert trial == ("1", "1", "512")
+    assert jobs == [("1", "2", "3000"), ("2", "2", "3000")] * 2
+    first = err.replace("\r", "\n").split("Comparing ")[1].splitlines()[0]
+    assert "2 epochs of 3,000 images each, 2 times in turn; about" in first
+    for title in ("1 process x", "2 processes x"):
+        assert title in first
+    assert "Each epoch had 3,000 images" in out
+    _, err, _ = bench.run(bench.script, "--np", "1,2", "--epochs", 2, "--images", 3000)
+    assert "Comparing" not in err, "all runs are there"
+
+
+def test_a_script_that_fails_does_so_in_the_trial(bench):
+    bench.script.write_text("raise SystemExit('no GPU here, not even for --limit')")
+    _, err, code = bench.run(bench.script, "--np", "1,2", "--images", 3000)
+    assert code == 1 and "no GPU here" in err and "--limit=512" in err
+    assert "Comparing" not in err and "Traceback" not in err
+
+
 def test_failing_job_tells_its_own_story(bench):
     out, err, code = bench.run(bench.script, "--np", "1,2", "--epochs", 1, "--", "--fail")
     assert code == 1
@@ -94,6 +117,7 @@ def test_script_that_reports_nothing(bench):
         (("quick.py", "--np", "two"), "--np takes numbers such as 1,2,4, not 'two'"),
         (("quick.py", "--np", "0,1"), "numbers from 1 on"),
         (("quick.py", "--epochs", "0"), "numbers from 1 on"),
+        (("quick.py", "--images", "0"), "numbers from 1 on"),
     ],
 )
 def test_mistakes_get_one_clear_message(bench, arguments, message):
@@ -118,7 +142,7 @@ def test_progress_in_a_terminal(bench):
     finally:
         os.close(terminal)
     assert process.wait(LIMIT) == 0
-    assert b"0/2" in shown and b"2/2" in shown and b"100%" in shown
+    assert b"0/2 epochs" in shown and b"2/2 epochs" in shown and b"100%" in shown
 
 
 def test_in_a_notebook(bench, monkeypatch):
