@@ -16,7 +16,7 @@ from common import COMM, interleaved, size_name, start_torch, table
 from mpi4py import MPI
 
 import hvdlite.torch as hvd
-from hvdlite import basics
+from hvdlite import testing
 from hvdlite.collectives.parameter_server import ParameterServerCollectives
 from hvdlite.collectives.ring import RingCollectives
 from hvdlite.torch.buckets import Bucket
@@ -26,19 +26,18 @@ from hvdlite.torch.gpu_buckets import make_buckets
 def one_bucket(nbytes: int) -> Bucket:
     """A gradient bucket of this size, placed where DistributedOptimizer places it."""
     param = torch.nn.Parameter(torch.zeros(nbytes // 4))
-    (bucket,) = make_buckets([param], None, basics.engine().name("benchmark"), 0)
+    (bucket,) = make_buckets([param], None, f"benchmark.{nbytes}", 0)
     return bucket
 
 
 def variants_for(nbytes: int) -> dict:
     bucket = one_bucket(nbytes)
     tensor = torch.zeros(nbytes // 4)
-    engine = basics.engine()
-    group = engine.channels[0].group
+    group = testing.collectives().group
     ring, server = RingCollectives(group), ParameterServerCollectives(group)
 
     def buffer() -> None:
-        engine.wait(engine.submit(bucket.request("bucket", hvd.Sum)))
+        testing.run(bucket.request("bucket", hvd.Sum))
 
     return {
         "buffer": buffer,

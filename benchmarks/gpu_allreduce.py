@@ -18,19 +18,19 @@ from common import COMM, interleaved, size_name, start_torch, table
 from cupy.cuda import nccl
 
 import hvdlite.torch as hvd
-from hvdlite import basics
+from hvdlite import testing
 from hvdlite.torch.gpu_buckets import GPUBucket
 
 
 def variants_for(nbytes: int, communicator: nccl.NcclCommunicator) -> dict:
     tensor = torch.zeros(nbytes // 4, device="cuda")
     bucket = GPUBucket([torch.nn.Parameter(tensor)], torch.float32, early=False)
-    bucket.place(None, False)
-    engine, stream = basics.engine(), torch.cuda.current_stream().cuda_stream
+    bucket.place(None)
+    stream = torch.cuda.current_stream().cuda_stream
     where = tensor.data_ptr(), tensor.data_ptr(), tensor.numel()
 
     return {
-        "bucket": lambda: engine.wait(engine.submit(bucket.request("bucket", hvd.Sum))),
+        "bucket": lambda: testing.run(bucket.request("bucket", hvd.Sum)),
         "tensor": lambda: hvd.allreduce_(tensor, name="tensor", op=hvd.Sum),
         "CuPy": lambda: communicator.allReduce(*where, nccl.NCCL_FLOAT32, nccl.NCCL_SUM, stream),
         "torch": lambda: dist.all_reduce(tensor),

@@ -25,11 +25,11 @@ def measure() -> None:
     from mpi4py import MPI
 
     import hvdlite as hvd
-    from hvdlite import basics
+    from hvdlite import testing
     from hvdlite.collectives.ring import RingCollectives
 
     hvd.init()
-    hierarchical = basics.engine().channels[0].collectives
+    hierarchical = testing.collectives()
     assert hierarchical.name == "hierarchical"
     ring = RingCollectives(hierarchical.group)
     columns = {"bytes": "{}"}

@@ -1,4 +1,6 @@
-"""A world or a process set of a single rank: what its collectives come to."""
+"""What collectives come to in a world or a process set of a single rank: the result of each."""
+
+from typing import Any
 
 import numpy as np
 
@@ -6,21 +8,41 @@ from hvdlite.reduction import multiply
 from hvdlite.request import Request
 
 
-def run_alone(request: Request) -> None:
-    """Finish a request without any other rank."""
-    what = request.descriptor
-    for source, target in zip(request.inputs, request.outputs, strict=False):
+def nothing(request: Request) -> None:
+    """The call is done."""
+
+
+def moved(request: Request) -> None:
+    """The outputs are the inputs."""
+    for source, target in zip(request.inputs, request.outputs, strict=True):
         if target is not source:
             target[:] = source
-        if what.kind == "allreduce":
-            multiply(target, what.prescale * what.postscale)
-    if what.kind in ("exchange", "survey"):
-        request.result = [request.item]
-    elif what.kind in ("allgather", "alltoall"):
-        request.result = request.inputs[0].copy(), np.array(request.item)
-    elif what.kind == "reducescatter":
-        request.result = request.inputs[0].copy()
-        multiply(request.result, what.prescale * what.postscale)
-    elif what.kind == "join":
-        request.result = 0
-    request.finish()
+
+
+def reduced(request: Request) -> None:
+    """The outputs are the inputs, scaled."""
+    moved(request)
+    for target in request.outputs:
+        multiply(target, request.descriptor.prescale * request.descriptor.postscale)
+
+
+def gathered(request: Request) -> tuple[np.ndarray, np.ndarray]:
+    """The input, and its number of rows."""
+    return request.inputs[0].copy(), np.array(request.counts)
+
+
+def share(request: Request) -> np.ndarray:
+    """The input, scaled."""
+    result = request.inputs[0].copy()
+    multiply(result, request.descriptor.prescale * request.descriptor.postscale)
+    return result
+
+
+def payloads(request: Request) -> list[Any]:
+    """The one object."""
+    return [request.payload]
+
+
+def last_to_join(request: Request) -> int:
+    """The one rank."""
+    return 0

@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 from hvdlite import ends, status
+from hvdlite.collectives.choose import check_name
 from hvdlite.engine import Engine
 from hvdlite.exceptions import HorovodInternalError, NotInitializedError
-from hvdlite.groups import Group
+from hvdlite.groups import tidy_up
 from hvdlite.process_sets import ProcessSet, as_process_set, global_process_set
 from hvdlite.request import Descriptor, Request
 from hvdlite.settings import Settings
+from hvdlite.signals import undisturbed
 from hvdlite.timeline import Timeline
-from hvdlite.world import World, connect, undisturbed
+from hvdlite.world import World, connect
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -31,7 +33,6 @@ class _State:
     ready = False  # for the end of the process
     comm: Any = None  # what `init` was given
     lock = threading.RLock()
-    left: list[Engine] = []  # with calls under way, in whose memory MPI may still write
 
 
 os.register_at_fork(after_in_child=lambda: setattr(_State, "is_child", True))
@@ -54,9 +55,12 @@ def init(
                 _agree_on_process_sets(process_sets)
             return
         shutdown()
-        world = connect(Settings(), comm)
+        settings = Settings()
+        check_name(settings.allreduce)
+        world = connect(settings, comm)
         try:
             with undisturbed():
+                tidy_up()
                 _State.engine = Engine(world)
         except BaseException:
             _State.engine = None
@@ -81,14 +85,11 @@ def shutdown() -> None:
         if not is_initialized():
             return
         stop_timeline()
-        left = _State.engine
-        left.world.status.write(status.LEFT, "has called shutdown()")
+        _State.engine.world.status.write(status.LEFT, "has called shutdown()")
         for process_set in _State.process_sets.values():
             process_set._forget()
         _State.process_sets = {}
-        if left.broken or any(channel.agreement.pending for channel in left.channels.values()):
-            _State.left.append(left)
-        left.broken = "hvdlite was shut down; call hvd.init() again"
+        _State.engine.close("hvdlite was shut down; call hvd.init() again")
         _State.engine = None
 
 
@@ -175,10 +176,12 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
             raise ValueError(f"a process set with ranks {ranks} exists already: {known}")
     number, _State.next_set = _State.next_set, _State.next_set + 1
     _meet("add_process_set", tuple(ranks))
-    if len(ranks) > 1 and rank() in ranks:
-        comm = current.world.comm
-        comm = comm.Create_group(comm.Get_group().Incl(ranks), tag=number)
-        current.add_group(number, Group(current.world, comm, ranks))
+    if rank() in ranks:
+        comm = None
+        if len(ranks) > 1:
+            comm = current.world.comm
+            comm = comm.Create_group(comm.Get_group().Incl(ranks), tag=number)
+        current.add_group(number, comm, ranks)
     _register(number, process_set, ranks)
     return process_set
 
@@ -188,7 +191,7 @@ def _agree_on_process_sets(process_sets: Sequence[ProcessSet | Sequence[int]]) -
     wanted = [as_process_set(item) for item in process_sets]
     lists = [sorted(process_set.ranks) for process_set in wanted]
     distinct = len({tuple(ranks) for ranks in [*lists, range(size())]}) == len(lists) + 1
-    gathered = engine().exchange("init.process_sets", (lists, distinct))
+    gathered = engine().exchange("exchange", "init.process_sets", (lists, distinct)).result
     if not distinct:
         raise ValueError(f"init: these process sets repeat each other or the world: {lists}")
     if not all(good for _, good in gathered):
@@ -225,6 +228,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if number is None or number == 0:
         return False
     _meet("remove_process_set", (number,))
+    tidy_up()
     engine().remove_group(number)
     del _State.process_sets[number]
     process_set._forget()
@@ -255,8 +259,12 @@ def process_set_number(process_set: ProcessSet) -> int:
 
 def _meet(why: str, details: tuple) -> None:
     """Wait for all ranks of the world; they must agree on the details."""
+
+    def make(name: str, numbered: bool) -> list[Request]:
+        return [Request(Descriptor(why, name, shapes=(details,), numbered=numbered))]
+
     current = engine()
-    request = current.submit(Request(Descriptor(why, current.name(why), shapes=(details,))))
+    (request,) = current.start(why, None, 0, make)
     current.wait(request)
 
 

@@ -35,7 +35,6 @@ class Bucket:
 
     def place(self, segment: Segment | None) -> None:
         """Put the buffer into this rank's row of shared memory, or into its own memory."""
-        self._segment = segment  # keeps it in Channel.buffers, for a rank that has joined
         if segment is None:
             self.flat = np.zeros(self.count, dtype=self.dtype)
         else:
@@ -59,10 +58,12 @@ class Bucket:
         """The allreduce of the whole buffer; `members` names its gradients."""
         shapes = ((self.count,),)
         dtype = dtype_name(self.dtype)
-        what = Descriptor(
-            "allreduce", name, op, dtype, shapes, -1, prescale, postscale, self.device
+        scales = prescale, postscale
+        descriptor = Descriptor(
+            "allreduce", name, op, dtype, shapes, -1, *scales, self.device, packed=True
         )
-        return Request(what, (self.flat,), (self.flat,), rows=self.rows, members=members)
+        arrays = (self.flat,)
+        return Request(descriptor, arrays, arrays, shared_rows=self.rows, members=members)
 
     def allocation(self, name: str, kind: str = "allocate") -> Request:
         """The request for the buffer's memory, for which the ranks must agree on the shapes."""
@@ -71,12 +72,11 @@ class Bucket:
         return Request(Descriptor(kind, name, shapes=((nbytes,), layout)))
 
 
-def place(buckets: Sequence[Bucket], name: str, group: int) -> None:
-    """Give buckets their memory; all ranks of the group call it with the same layout."""
+def place(buckets: Sequence[Bucket], name: str, set_id: int) -> None:
+    """Give buckets their memory; all ranks of the set call it with the same layout."""
     current = engine()
-    requests = [
-        current.submit(bucket.allocation(f"{name}.{i}"), group) for i, bucket in enumerate(buckets)
-    ]
+    requests = [bucket.allocation(f"{name}.{i}") for i, bucket in enumerate(buckets)]
+    current.submit(requests, set_id)
     for bucket, request in zip(buckets, requests, strict=True):
-        current.wait(request, group)
+        current.wait(request, set_id)
         bucket.place(request.result)

@@ -16,6 +16,7 @@ import numpy as np
 
 from hvdlite.basics import check_process_set, engine, process_set_number
 from hvdlite.compression import check_compression
+from hvdlite.engine import Engine
 from hvdlite.gpu import CPU, Device
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.reduction import check_op
@@ -25,15 +26,15 @@ from hvdlite.request import ADASUM, AVERAGE, SUM, Descriptor, Request, dtype_nam
 class Call:
     """Requests under way together, and how their results become one."""
 
-    __slots__ = ("_engine", "_finish", "_group", "_requests")
+    __slots__ = ("_engine", "_finish", "_requests", "_set_id")
 
-    def __init__(self, requests: list[Request], group: int, finish: Callable[[], Any]):
-        self._engine = engine()  # after shutdown() and init() there is another one
+    def __init__(
+        self, engine: Engine, requests: list[Request], set_id: int, finish: Callable[[], Any]
+    ):
+        self._engine = engine  # after shutdown() and init() there is another one
         self._requests = requests
-        self._group = group
+        self._set_id = set_id
         self._finish = finish
-        for request in requests:
-            self._engine.submit(request, group)
 
     def then(self, change: Callable[[Any], Any]) -> "Call":
         """The same call, with its result passed through a function."""
@@ -43,13 +44,13 @@ class Call:
 
     def poll(self) -> bool:
         """Whether the call is done, so that `wait` returns at once. Moves calls along."""
-        done = [self._engine.poll(request, self._group) for request in self._requests]
+        done = [self._engine.poll(request, self._set_id) for request in self._requests]
         return all(done)
 
     def wait(self) -> Any:
         """The result. Raises HorovodInternalError, the same on every rank, where it failed."""
         for request in self._requests:
-            self._engine.wait(request, self._group)
+            self._engine.wait(request, self._set_id)
         return self._finish()
 
 
@@ -157,21 +158,60 @@ def _check_has_rows(arrays: Sequence[np.ndarray], kind: str) -> None:
         raise ValueError(f"{kind}: a tensor without dimensions has no rows; reshape it to (1,)")
 
 
-def _requests(kind, name, group, arrays, device, op=-1, root=-1, scales=(1.0, 1.0), skip=0):
-    """A request for each array. A single one is named as without a group.
+def _check_ops(op: int, arrays: Sequence[np.ndarray], kind: str) -> None:
+    for array in arrays:
+        check_op(op, array.dtype, kind)
 
-    The first `skip` dimensions may differ between ranks.
+
+def _start(
+    kind: str,
+    name: str | None,
+    set_id: int,
+    arrays: Sequence[np.ndarray],
+    device: Device,
+    *,
+    outputs: Sequence[np.ndarray] | None = None,
+    counts: Sequence[Sequence[int]] | None = None,
+    op: int = -1,
+    root: int = -1,
+    scales: tuple[float, float] = (1.0, 1.0),
+    skip: int = 0,
+) -> tuple[Engine, list[Request]]:
+    """Start a request for each array. A single one is named as without a group.
+
+    The first `skip` dimensions may differ between ranks. What is wrong with the arrays is an error
+    of this call, before it takes a name, whose number would be missing on this rank.
+    Raises TypeError for elements that are no numbers.
     """
-    base, count = engine().name(kind, name, group), len(arrays)
-    requests = []
-    for i, array in enumerate(arrays):
-        shapes = (array.shape[skip:],)
-        each = base if count == 1 else f"{base}_{i + 1}of{count}"
-        dtype = dtype_name(array.dtype)
-        # By position, which takes half the time of keywords.
-        what = Descriptor(kind, each, op, dtype, shapes, root, *scales, device.name)
-        requests.append(Request(what, (array.reshape(-1),), stream=device.stream))
-    return requests
+    current, count = engine(), len(arrays)
+    dtypes = [dtype_name(array.dtype) for array in arrays]
+    flat = [array.reshape(-1) for array in arrays]
+    into = None
+    if outputs is not None:
+        into = [
+            same if output is array else output.reshape(-1)
+            for array, same, output in zip(arrays, flat, outputs, strict=True)
+        ]
+
+    def make(base: str, numbered: bool) -> list[Request]:
+        requests = []
+        for i, data in enumerate(flat):
+            each = base if count == 1 else f"{base}_{i + 1}of{count}"
+            shapes = (arrays[i].shape[skip:],)
+            # By position, which takes half the time of keywords.
+            descriptor = Descriptor(
+                kind, each, op, dtypes[i], shapes, root, *scales, device.name, numbered
+            )
+            inputs = (data,)
+            request = Request(descriptor, inputs, stream=device.stream)
+            if into is not None:
+                request.outputs = inputs if into[i] is data else (into[i],)
+            if counts is not None:
+                request.counts = counts[i]
+            requests.append(request)
+        return requests
+
+    return current, current.start(kind, name, set_id, make)
 
 
 # Collectives
@@ -191,14 +231,13 @@ def allreduce(
 
     Every rank gives the same name, shapes and dtypes. The result is the list of outputs.
     """
-    number = process_set_number(process_set)
+    set_id = process_set_number(process_set)
     scales = _factors(prescale, postscale, "allreduce")
-    for array in arrays:  # before a name is taken, whose number would be missing on this rank
-        check_op(op, array.dtype, "allreduce")
-    requests = _requests("allreduce", name, number, arrays, device, op, scales=scales)
-    for request, array, output in zip(requests, arrays, outputs, strict=True):
-        request.outputs = request.inputs if output is array else (output.reshape(-1),)
-    return Call(requests, number, lambda: list(outputs))
+    _check_ops(op, arrays, "allreduce")
+    current, requests = _start(
+        "allreduce", name, set_id, arrays, device, outputs=outputs, op=op, scales=scales
+    )
+    return Call(current, requests, set_id, lambda: list(outputs))
 
 
 def broadcast(
@@ -212,12 +251,12 @@ def broadcast(
 
     Raises ValueError if `root_rank` is not a rank of the process set.
     """
-    number = process_set_number(process_set)
+    set_id = process_set_number(process_set)
     check_root(root_rank, process_set)
-    root = int(root_rank)
-    (request,) = _requests("broadcast", name, number, [array], device, root=root)
-    request.outputs = request.inputs
-    return Call([request], number, lambda: array)
+    current, requests = _start(
+        "broadcast", name, set_id, [array], device, outputs=[array], root=int(root_rank)
+    )
+    return Call(current, requests, set_id, lambda: array)
 
 
 def allgather(
@@ -231,20 +270,18 @@ def allgather(
     That dimension may differ between ranks; the others and the dtype may not. The result is a
     list. Raises ValueError for an array without dimensions.
     """
-    number = process_set_number(process_set)
+    set_id = process_set_number(process_set)
     _check_has_rows(arrays, "allgather")
-    rows = [array.shape[1:] for array in arrays]
-    requests = _requests("allgather", name, number, arrays, device, skip=1)
-    for request, array in zip(requests, arrays, strict=True):
-        request.item = [array.shape[0]]
+    counts = [array.shape[:1] for array in arrays]
+    current, requests = _start("allgather", name, set_id, arrays, device, counts=counts, skip=1)
 
     def results() -> list[np.ndarray]:
         return [
-            request.result[0].reshape(int(sum(request.result[1])), *row)
-            for request, row in zip(requests, rows, strict=True)
+            request.result[0].reshape(int(sum(request.result[1])), *array.shape[1:])
+            for request, array in zip(requests, arrays, strict=True)
         ]
 
-    return Call(requests, number, results)
+    return Call(current, requests, set_id, results)
 
 
 def alltoall(
@@ -257,20 +294,19 @@ def alltoall(
     """Start to send the i-th stretch of rows to rank i.
 
     `splits` are the stretches' numbers of rows; without it all are the same. The result is what
-    came in, in rank order, and the number of rows from each rank.
+    came in, in rank order, and the number of rows from each rank (int32).
     Raises ValueError for splits that don't fit the array.
     """
-    number = process_set_number(process_set)
+    set_id = process_set_number(process_set)
     _check_has_rows([array], "alltoall")
-    counts, row = split_rows(array.shape[0], splits, process_set), array.shape[1:]
-    (request,) = _requests("alltoall", name, number, [array], device, skip=1)
-    request.item = counts
+    counts = [split_rows(array.shape[0], splits, process_set)]
+    current, requests = _start("alltoall", name, set_id, [array], device, counts=counts, skip=1)
 
     def result() -> tuple[np.ndarray, np.ndarray]:
-        data, received = request.result
-        return data.reshape(int(sum(received)), *row), received.astype(np.int32)
+        data, received = requests[0].result
+        return data.reshape(int(sum(received)), *array.shape[1:]), received.astype(np.int32)
 
-    return Call([request], number, result)
+    return Call(current, requests, set_id, result)
 
 
 def reducescatter(
@@ -286,12 +322,11 @@ def reducescatter(
 
     Where the rows can't be shared out evenly, the first ranks get one more. The result is a list.
     """
-    number = process_set_number(process_set)
+    set_id = process_set_number(process_set)
     scales = _factors(prescale, postscale, "reducescatter")
     _check_has_rows(arrays, "reducescatter")
-    for array in arrays:
-        check_op(op, array.dtype, "reducescatter")
-    requests = _requests("reducescatter", name, number, arrays, device, op, scales=scales)
+    _check_ops(op, arrays, "reducescatter")
+    current, requests = _start("reducescatter", name, set_id, arrays, device, op=op, scales=scales)
 
     def results() -> list[np.ndarray]:
         size, index = process_set.size(), process_set.rank()
@@ -302,20 +337,31 @@ def reducescatter(
             for request, array in zip(requests, arrays, strict=True)
         ]
 
-    return Call(requests, number, results)
+    return Call(current, requests, set_id, results)
+
+
+def _start_bare(kind: str, set_id: int) -> tuple[Engine, list[Request]]:
+    """Start a call that has no tensor."""
+
+    def make(name: str, numbered: bool) -> list[Request]:
+        return [Request(Descriptor(kind, name, numbered=numbered))]
+
+    current = engine()
+    return current, current.start(kind, None, set_id, make)
 
 
 def join() -> int:
-    """Out of data: go along with the other ranks' allreduces, with zeros, until all have joined.
+    """Out of data: go along with the other ranks' allreduces, with what leaves their results as
+    they are (zeros in a sum), until all have joined.
 
     Returns the last rank that joined.
     """
-    request = Request(Descriptor("join", engine().name("join")))
-    return Call([request], 0, lambda: request.result).wait()
+    current, requests = _start_bare("join", 0)
+    return Call(current, requests, 0, lambda: requests[0].result).wait()
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the set have come here."""
-    number = process_set_number(process_set)
-    name = engine().name("barrier", group=number)
-    Call([Request(Descriptor("barrier", name))], number, lambda: None).wait()
+    set_id = process_set_number(process_set)
+    current, requests = _start_bare("barrier", set_id)
+    Call(current, requests, set_id, lambda: None).wait()

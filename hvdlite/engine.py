@@ -7,32 +7,30 @@ every group.
 
 import collections
 import contextlib
-import copy
-import functools
 import math
 import threading
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hvdlite import fusion, gpu, waiting
+from hvdlite import fusion, gpu
 from hvdlite.agreement import Agreement
-from hvdlite.alone import run_alone
-from hvdlite.collectives import choose
-from hvdlite.collectives.adasum import adasum, check_size
+from hvdlite.collectives.adasum import check_size
+from hvdlite.collectives.choose import choose
+from hvdlite.collectives.interface import Collectives
 from hvdlite.collectives.nccl import NCCLCollectives
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.groups import Group
-from hvdlite.reduction import Finish, multiply
+from hvdlite.kinds import KINDS, Work
+from hvdlite.reduction import neutral
 from hvdlite.request import ADASUM, Descriptor, Request
-from hvdlite.shared_memory import Segment
 from hvdlite.stall import wait_until
 from hvdlite.status import broken_message, where_in_users_code
 from hvdlite.timeline import Timeline
+from hvdlite.waits import Waits
 from hvdlite.world import World
 
 _nothing = nullcontext()
@@ -40,151 +38,237 @@ _SPINS = 300  # looks at the other ranks before the core is yielded: some tens o
 
 
 class Channel:
-    """What the engine keeps for one group: the agreement, and how its bytes move."""
+    """What the engine keeps for one group: the agreement, and how its bytes move.
 
-    def __init__(self, group: Group, failed: Callable[[Request, str], None]):
+    `lock` is held by the thread that moves the group's calls along.
+    """
+
+    def __init__(self, engine: "Engine", group: Group):
         self.group = group
         self.collectives = choose(group)
-        self.agreement = Agreement(group, self.collectives.stage, self._stand_in, failed)
-        self.lock = threading.RLock()  # one thread at a time moves a group's calls along
-        # Buffers by the name of their allocation, for a rank that takes part after its join().
-        # The last ones are kept for a rank whose optimizer is gone by then.
-        self.buffers: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
-        self.kept: collections.deque[Segment] = collections.deque(maxlen=8)
+        self.lock = threading.RLock()
+        self.agreement = Agreement(
+            group,
+            before_post=self._stage,
+            stand_in=_stand_in,
+            failed=engine._fail,
+            waits=partial(engine.waits.of_group, group.set_id),
+            recount=partial(engine._recount, group),
+        )
+        self._threshold = group.world.settings.fusion_threshold
+        self._on_gpu: Collectives | None = None
+        self._asked_for_gpu = False
 
-    def _stand_in(self, what: Descriptor) -> Request:
-        """The request of a rank that has joined: zeros, which leave the others' sum as it is."""
-        if what.name in self.buffers:
-            row = self.buffers[what.name]
-            rows = [array.view(what.dtype) for array in row.rows]
-            rows[row.index][:] = 0
-            return Request(what, rows=rows)
-        if what.kind != "allreduce":
-            return Request(what)
-        on_gpu = what.device == gpu.NAME
-        arrays = [
-            (gpu.cupy() if on_gpu else np).zeros(math.prod(s), what.dtype) for s in what.shapes
-        ]
-        return Request(what, arrays, arrays, stream=gpu.stream(0) if on_gpu else None)
+    def _stage(self, requests: list[Request], number: int) -> None:
+        batches = fusion.plan(requests, self._threshold)
+        self.collectives.stage(batches[0] if len(batches) == 1 else (), number)
 
-    @functools.cached_property
-    def on_gpu(self) -> "Channel | None":
-        """This channel on NCCL; None, on every rank, where it can't be had. Collective."""
-        collectives = NCCLCollectives.create(self.group)
-        twin = copy.copy(self)
-        twin.collectives = collectives
-        return twin if collectives else None
+    def collectives_for(self, request: Request) -> Collectives | None:
+        """Those that take the request's arrays as they are; None for a GPU's without NCCL.
+
+        Collective at a group's first call on a GPU.
+        """
+        if request.stream is None:
+            return self.collectives
+        if not NCCLCollectives.can(request.descriptor):
+            return None
+        if not self._asked_for_gpu:
+            self._on_gpu = NCCLCollectives.create(self.group)
+            self._asked_for_gpu = True
+        if self._on_gpu is not None:
+            self._on_gpu.check_device(request)
+        return self._on_gpu
+
+
+def _stand_in(descriptor: Descriptor) -> Request:
+    """The request of a rank that has joined, which leaves the others' result as it is."""
+    if descriptor.kind != "allreduce":
+        return Request(descriptor)
+    on_gpu = descriptor.device == gpu.NAME
+    make, dtype = (gpu.cupy() if on_gpu else np).full, np.dtype(descriptor.dtype)
+    value = neutral(descriptor.op, dtype)
+    arrays = [make(math.prod(shape), value, dtype) for shape in descriptor.shapes]
+    stream = gpu.stream(0) if on_gpu else None
+    return Request(descriptor, arrays, arrays, is_stand_in=True, stream=stream)
+
+
+def _removed(request: Request) -> HorovodInternalError:
+    return HorovodInternalError(f"{request.descriptor}: its process set was removed")
 
 
 class Engine:
-    """Runs the collectives of this process. Safe to call from several threads."""
+    """Runs the collectives of this process. Safe to call from several threads.
+
+    A group is named by its process set's number, `set_id`.
+    """
 
     def __init__(self, world: World):
         self.world = world
         self.lock = threading.RLock()
         self.broken: str | None = None
         self.timeline: Timeline | None = None
+        self.waits = Waits()
         self._counters: collections.Counter[tuple[str, int]] = collections.Counter()
         self.channels: dict[int, Channel] = {}
-        if world.comm is not None:
-            self.add_group(0, Group(world, world.comm, list(range(world.size))))
+        self._alone: set[int] = set()  # sets of this rank only
+        world.status.own_progress = self._progress_of_groups
+        self.add_group(0, world.comm, list(range(world.size)))
 
-    def add_group(self, number: int, group: Group) -> None:
-        """Make the ranks of a group able to talk; they must all do it together."""
-        self.channels = {**self.channels, number: Channel(group, self._fail)}
+    def add_group(self, set_id: int, comm: Any, ranks: list[int]) -> None:
+        """Make the ranks of a process set able to talk; they must all do it together.
 
-    def remove_group(self, number: int) -> None:
-        """Forget a group. A call that is still under way there ends with an error."""
-        channel = self.channels.get(number)
-        self.channels = {key: each for key, each in self.channels.items() if key != number}
-        for request in list(channel.agreement.pending.values()) if channel else []:
-            error = HorovodInternalError(f"{request.descriptor}: its process set was removed")
-            request.finish(error)
+        `comm` is their communicator, which becomes the engine's; None for a single rank.
+        """
+        if comm is None:
+            self._alone.add(set_id)
+        else:
+            channel = Channel(self, Group(self.world, comm, ranks, set_id))
+            self.channels = {**self.channels, set_id: channel}
+
+    def remove_group(self, set_id: int) -> None:
+        """Forget a process set. A call that is still under way there ends with an error."""
+        self._alone.discard(set_id)
+        channel = self.channels.get(set_id)
+        self.channels = {key: each for key, each in self.channels.items() if key != set_id}
+        if channel is not None:
+            for request in list(channel.agreement.pending.values()):
+                request.finish(_removed(request))
+            channel.group.close()
+
+    def close(self, reason: str) -> None:
+        """The end: every later call raises HorovodInternalError with the reason."""
+        self.broken = reason
+        progress = self._progress_of_groups()
+        self.world.status.own_progress = lambda: progress  # this engine's memory goes with it
+        for channel in self.channels.values():
+            channel.group.close()
 
     # Calls
 
-    def name(self, kind: str, name: str | None = None, group: int = 0) -> str:
-        """The full name of a call; without one, the next number of its kind in its group.
+    def next_name(self, kind: str, set_id: int = 0) -> str:
+        """The name of a call without one: the next number of its kind in its process set.
 
         Programs that make the same calls in the same order so agree on the names.
         """
-        if name is not None:
-            return f"{kind}.{name}"
         with self.lock:
-            self._counters[kind, group] += 1
-            return f"{kind}.noname.{self._counters[kind, group]}"
+            self._counters[kind, set_id] += 1
+            return f"noname.{self._counters[kind, set_id]}"
 
-    def submit(self, request: Request, group: int = 0) -> Request:
-        """Start a request; it makes progress in `poll` and `wait`.
+    def submit(self, requests: Sequence[Request], set_id: int = 0) -> None:
+        """Start requests; they make progress in `poll` and `wait`.
 
-        Raises HorovodInternalError if the ranks have fallen out of step before, and ValueError
-        for a name that is still under way.
+        Raises HorovodInternalError if the ranks have fallen out of step before, and ValueError,
+        and starts none, for a name that is still under way or a process set that is not in use.
         """
-        channel = self.channels.get(group)
+        channel = self.channels.get(set_id)
         if channel is None:
+            self._run_alone(requests, set_id)
+            return
+        for request in requests:
+            if request.descriptor.op == ADASUM:
+                check_size(channel.group.size, str(request.descriptor))
+        self.waits.calls()
+        with self.lock:
+            self._check_broken()
+            channel.agreement.add(requests)
+            if self.timeline:
+                for request in requests:
+                    self.timeline.negotiate(request)
+
+    def _run_alone(self, requests: Sequence[Request], set_id: int) -> None:
+        if set_id not in self._alone:
+            raise ValueError(f"this rank is in no process set with process_set_id={set_id}")
+        for request in requests:
             if self.timeline:
                 self.timeline.negotiate(request)
                 self.timeline.agreed([request])
             with request.stream or _nothing:
-                run_alone(request)
+                request.result = KINDS[request.descriptor.kind].alone(request)
+            request.finish()
             if self.timeline:
                 self.timeline.finished(request)
-            return request
-        if request.descriptor.op == ADASUM:
-            check_size(channel.group.size, str(request.descriptor))
-        with self.lock:
-            self._check_broken()
-            channel.agreement.add(request)
-            if self.timeline:
-                self.timeline.negotiate(request)
-        return request
 
-    def poll(self, request: Request, group: int = 0) -> bool:
-        """Move things along without waiting; whether the request is done."""
+    def start(
+        self, kind: str, name: str | None, set_id: int, make: Callable[[str, bool], list[Request]]
+    ) -> list[Request]:
+        """Start the requests that `make` makes of the call's name and whether that is a number.
+
+        An interrupt in the middle leaves this rank's numbers ahead of the others', which all ranks
+        must learn.
+        """
+        numbered = name is None
+        try:
+            requests = make(self.next_name(kind, set_id) if numbered else name, numbered)
+            self.submit(requests, set_id)
+        except KeyboardInterrupt as error:
+            if set_id in self.channels:
+                self._give_up(Descriptor(kind, name or "without a name"), error)
+            raise
+        return requests
+
+    def poll(self, request: Request, set_id: int = 0) -> bool:
+        """Move things along without waiting; whether the request is done.
+
+        On a GPU, "done" means that the call is in its stream's queue.
+        """
         if not request.done:
             try:
                 self.progress()
                 if not request.done:
-                    missing = self.channels[group].agreement.missing(request.descriptor.name)
+                    missing = self.channels[set_id].agreement.missing(request.descriptor.key)
                     self.world.status.check(request.descriptor, missing)
             except BaseException as error:
-                self._give_up(request, error)
+                self._give_up(request.descriptor, error)
                 raise
         return request.done
 
-    def wait(self, request: Request, group: int = 0) -> None:
+    def wait(self, request: Request, set_id: int = 0) -> None:
         """Wait for a request. Raises its error, on every rank the same.
 
-        An interrupt ends the wait on this rank and, with an error, on all others.
+        An interrupt ends the wait on this rank and, with an error, on all others. On a GPU, the
+        wait ends when the call is in its stream's queue.
         """
-        waiting.arrived()  # signals from before this wait were for somebody else
         try:
             if not request.done:
                 self.progress()
-            while not request.done:
-                agreement = self.channels[group].agreement
-                wait_until(
-                    partial(self._advanced, request, agreement, agreement.round),
-                    self.channels[group].group,
-                    request.descriptor,
-                    partial(agreement.missing, request.descriptor.name),
-                    agreement.titles,
-                    _SPINS,
-                )
+            if not request.done:
+                with self.waits.in_call(request.descriptor, set_id):
+                    self._wait(request, set_id)
         except BaseException as error:
-            self._give_up(request, error)
+            self._give_up(request.descriptor, error)
             raise
         if request.error is not None:
             raise request.error
 
-    def exchange(self, name: str, item: Any, group: int = 0, kind: str = "exchange") -> list[Any]:
-        """Every rank's object (picklable), in rank order; all ranks must call it.
+    def _wait(self, request: Request, set_id: int) -> None:
+        if set_id in self.channels:
+            self.channels[set_id].agreement.ask_again()
+        while not request.done:
+            channel = self.channels.get(set_id)
+            if channel is None:
+                raise _removed(request)
+            agreement = channel.agreement
+            wait_until(
+                partial(self._advanced, request, agreement, agreement.round),
+                channel.group,
+                request.descriptor,
+                partial(agreement.missing, request.descriptor.key),
+                agreement.titles,
+                _SPINS,
+            )
 
-        With kind="survey" it goes on after a join(), which counts as None.
+    def exchange(self, kind: str, name: str | None, payload: Any, set_id: int = 0) -> Request:
+        """Exchange objects (picklable); the result is every rank's, in rank order.
+
+        The kind "survey" goes on after a join(), which counts as None.
         """
-        request = self.submit(Request(Descriptor(kind, name), item=item), group)
-        self.wait(request, group)
-        return request.result
+
+        def make(name: str, numbered: bool) -> list[Request]:
+            return [Request(Descriptor(kind, name, numbered=numbered), payload=payload)]
+
+        (request,) = self.start(kind, name, set_id, make)
+        self.wait(request, set_id)
+        return request
 
     def _advanced(self, request: Request, agreement: Agreement, seen: int) -> bool:
         """Move things along; whether the request is done, or a join's round is over.
@@ -209,9 +293,10 @@ class Engine:
                 requests = channel.agreement.advance()
                 if requests:
                     self._run_beside_others(channel, requests)
+                    channel.agreement.finished = channel.agreement.round
             except BaseException as error:
                 for request in [*requests, *channel.agreement.pending.values()]:
-                    self._give_up(request, error)  # the first one counts
+                    self._give_up(request.descriptor, error)  # the first one counts
                 raise
             finally:
                 channel.lock.release()
@@ -230,6 +315,9 @@ class Engine:
         helper.start()
         try:
             self._run(channel, requests)
+        except BaseException as error:
+            self._give_up(requests[0].descriptor, error)  # the helper may wait for other ranks
+            raise
         finally:
             over.set()
             helper.join()
@@ -257,12 +345,19 @@ class Engine:
             if self.timeline:
                 self.timeline.finished(request)
 
-    def _run_batch(self, channel: Channel, batch: list[Request]) -> None:
-        kind = batch[0].descriptor.kind
-        if kind in ("allreduce", "broadcast"):
-            getattr(self, f"_run_{kind}")(channel, batch)
-        else:  # the only one of its batch
-            getattr(self, f"_run_{kind}")(channel, *batch)
+    def _run_batch(
+        self, channel: Channel, batch: list[Request], collectives: Collectives | None = None
+    ) -> None:
+        agreement = channel.agreement
+        work = Work(
+            channel.group,
+            collectives or channel.collectives,
+            agreement.has_stand_ins,
+            agreement.last_to_join,
+            agreement.recount,
+            self._activity,
+        )
+        KINDS[batch[0].descriptor.kind].run(work, batch)
 
     def _run_on_gpu(self, channel: Channel, batch: list[Request]) -> None:
         """Run calls on a GPU's arrays: on NCCL, or else with copies in host memory."""
@@ -270,14 +365,13 @@ class Engine:
             others = {request.stream for request in batch[1:]} - {stream}
             for other in others:
                 stream.wait_event(other.record())
-            if NCCLCollectives.can(batch[0].descriptor) and channel.on_gpu:
-                channel.on_gpu.collectives.check_device(batch[0])
-                self._run_batch(channel.on_gpu, batch)
+            if collectives := channel.collectives_for(batch[0]):
+                self._run_batch(channel, batch, collectives)
             else:
                 copies = [gpu.in_host_memory(request) for request in batch]
                 self._run_batch(channel, copies)
-                for request, copy_ in zip(batch, copies, strict=True):
-                    gpu.take_results(request, copy_)
+                for request, copy in zip(batch, copies, strict=True):
+                    gpu.take_results(request, copy)
             for other in others:
                 other.wait_event(stream.record())
 
@@ -285,98 +379,20 @@ class Engine:
         """Shows in the timeline, if there is one, that a part of the work is going on."""
         return self.timeline.activity(requests, *words) if self.timeline else _nothing
 
-    def _run_allreduce(self, channel: Channel, batch: list[Request]) -> None:
-        what, algorithm = batch[0].descriptor, channel.collectives.name
-        if batch[0].rows is not None:
-            # The others may read this rank's row since the agreement, so that it can't be scaled
-            # any more: both factors are applied to the sum.
-            finish = Finish(what.op, what.prescale * what.postscale, channel.group.size)
-            if not channel.agreement.at_once:
-                # A rank that has joined clears its row only now: wait for it.
-                channel.group.allgather_numbers([0])
-            with self._activity(batch, algorithm, "ALLREDUCE"):
-                channel.collectives.allreduce_rows(batch[0].rows, what.op, finish)
-            return
-        finish = Finish(what.op, what.postscale, channel.group.size)
-        inputs = [array for request in batch for array in request.inputs]
-        outputs = [array for request in batch for array in request.outputs]
-        buffer = outputs[0]
-        if len(outputs) > 1:
-            buffer = np.empty_like(buffer, shape=(sum(len(array) for array in outputs),))
-        with self._activity(batch, "MEMCPY_IN_FUSION_BUFFER"):
-            if len(outputs) > 1 or inputs[0] is not buffer:
-                fusion.pack(inputs, buffer)
-            multiply(buffer, what.prescale)
-        with self._activity(batch, "ADASUM" if what.op == ADASUM else algorithm, "ALLREDUCE"):
-            if what.op == ADASUM:
-                adasum(channel.collectives, buffer, [len(array) for array in outputs])
-                finish(buffer)
-            else:
-                channel.collectives.allreduce(buffer, what.op, finish)
-        if len(outputs) > 1:
-            with self._activity(batch, "MEMCPY_OUT_FUSION_BUFFER"):
-                fusion.unpack(buffer, outputs)
-
-    def _run_broadcast(self, channel: Channel, batch: list[Request]) -> None:
-        with channel.collectives.together():
-            for request in batch:
-                root = channel.group.ranks.index(request.descriptor.root)
-                channel.collectives.broadcast(request.outputs[0], root)
-
-    def _run_allgather(self, channel: Channel, request: Request) -> None:
-        """The result: all ranks' elements, and each rank's number of rows."""
-        rows = channel.group.allgather_numbers(request.item)[:, 0]
-        row = math.prod(request.descriptor.shapes[0])
-        counts = (rows * row).tolist()
-        request.result = channel.collectives.allgather(request.inputs[0], counts), rows
-
-    def _run_alltoall(self, channel: Channel, request: Request) -> None:
-        """The result: the elements received, and the number of rows from each rank."""
-        splits = channel.group.allgather_numbers(request.item)
-        row, mine = math.prod(request.descriptor.shapes[0]), channel.group.index
-        send, receive = (splits[mine] * row).tolist(), (splits[:, mine] * row).tolist()
-        data = channel.collectives.alltoall(request.inputs[0], send, receive)
-        request.result = data, splits[:, mine]
-
-    def _run_reducescatter(self, channel: Channel, request: Request) -> None:
-        """The result: this rank's rows of the reduced tensor; the first ranks get one more."""
-        what, size = request.descriptor, channel.group.size
-        rows, *row = what.shapes[0]
-        counts = [(rows // size + (i < rows % size)) * math.prod(row) for i in range(size)]
-        data = request.inputs[0]
-        if what.prescale != 1.0:
-            data = data.copy()
-            multiply(data, what.prescale)
-        finish = Finish(what.op, what.postscale, size)
-        request.result = channel.collectives.reducescatter(data, counts, what.op, finish)
-
-    def _run_allocate(self, channel: Channel, request: Request) -> None:
-        """The result: shared memory with a row for each rank, or None."""
-        segment = request.result = channel.collectives.allocate(request.descriptor.shapes[0][0])
-        if segment is not None:
-            channel.buffers[request.descriptor.name] = segment
-            channel.kept.append(segment)
-
-    def _run_join(self, channel: Channel, request: Request) -> None:
-        """All ranks have joined. The result: the last of them."""
-        request.result = channel.agreement.last_to_join()
-        # Ranks that joined early have made fewer calls: count on from the same numbers.
-        for counters in channel.group.allgather_object(self._counters):
+    def _recount(self, group: Group) -> None:
+        """Make all ranks of a group count their unnamed calls from the same numbers."""
+        own = {key: n for key, n in self._counters.items() if key[1] == group.set_id}
+        for counters in group.allgather_object(own):
             self._counters |= counters  # the larger number of each
 
-    def _run_exchange(self, channel: Channel, request: Request) -> None:
-        request.result = channel.group.allgather_object(request.item)
-
-    def _run_barrier(self, channel: Channel, request: Request) -> None:
-        """Agreeing on it was all there is to do; what follows for process sets is in basics.py."""
-
-    _run_survey = _run_exchange
-    _run_add_process_set = _run_remove_process_set = _run_barrier
+    def _progress_of_groups(self) -> Mapping[int, tuple[int, int]]:
+        agreements = {set_id: channel.agreement for set_id, channel in self.channels.items()}
+        return {set_id: (each.round, each.finished) for set_id, each in agreements.items()}
 
     # Trouble
 
     def _fail(self, request: Request, message: str) -> None:
-        """The ranks disagree on a call, which so ends with the same error on all of them."""
+        """A call ends with the same error on all ranks."""
         request.finish(HorovodInternalError(message))
         if self.timeline:
             self.timeline.agreed([request])
@@ -386,18 +402,18 @@ class Engine:
         if self.broken is not None:
             raise HorovodInternalError(self.broken)
 
-    def _give_up(self, request: Request, error: BaseException) -> None:
+    def _give_up(self, descriptor: Descriptor, error: BaseException) -> None:
         """A wait ends without its result: the ranks are out of step, and all must learn it."""
         with self.lock:
             if self.broken is not None:
                 return
             if isinstance(error, HorovodInternalError):
-                reason = f"gave up {request.descriptor}: {error}"
+                reason = f"gave up {descriptor}: {error}"
                 self.broken = str(error)
             else:
                 kind = "was interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
                 detail = "" if isinstance(error, KeyboardInterrupt) else f" with {error!r}"
-                reason = f"{kind} in {request.descriptor}{detail} at {where_in_users_code()}"
+                reason = f"{kind} in {descriptor}{detail} at {where_in_users_code()}"
                 self.broken = broken_message("this rank", reason)
             if self.world.status.broken_by() is None:
                 self.world.status.break_off(reason)

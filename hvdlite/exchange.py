@@ -5,7 +5,7 @@ round ahead of another, so two slots a rank, used in turn, are enough.
 """
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,17 @@ from hvdlite import shared_memory
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from hvdlite.groups import Group
+
 _ROUND, _SIGNALS, _SLOT, _TIME = 0, 1, 2, 4  # 64-bit fields of a row; slots and times are two
 ROW_BYTES = 64
+
+
+class UnderWay(NamedTuple):
+    """A call of MPI and what it reads and writes, which must outlive an interrupt."""
+
+    request: "MPI.Request"
+    buffers: tuple
 
 
 class SharedExchange:
@@ -70,6 +79,10 @@ class SharedExchange:
         """Whether all ranks have come to that point."""
         return self._reached(_SIGNALS, number)
 
+    def under_way(self) -> list[UnderWay]:
+        """The calls of MPI that are not finished."""
+        return []
+
     def _reached(self, field: int, number: int) -> bool:
         fields = self._fields
         for start in self._others:
@@ -84,34 +97,39 @@ class MessageExchange:
 
     REPEAT_AFTER = 0.002  # seconds before a rank whose wish did not change asks again
 
-    def __init__(self, comm: "MPI.Intracomm"):
-        self._comm = comm
-        self._values = np.zeros(comm.size, dtype=np.int64)
+    def __init__(self, group: "Group"):
+        self._group = group
+        self._values = np.zeros(group.size, dtype=np.int64)
         self._mine = np.zeros(1, dtype=np.int64)
-        self._request = None
+        self._calls: list[UnderWay] = []
         self._arrived_at = 0.0
 
     def post(self, number: int, value: int) -> None:
+        self._group.world.status.receive()
         self._mine[0] = value
-        self._request = self._comm.Iallgather(self._mine, self._values)
+        request = self._group.comm.Iallgather(self._mine, self._values)
+        self._calls = [UnderWay(request, (self._mine, self._values))]
 
     def arrived(self, number: int) -> bool:
-        if self._request is not None and self._request.Test():
-            self._request = None
+        if self._calls and self._calls[0].request.Test():
+            self._calls = []
             self._arrived_at = time.monotonic()
-        return self._request is None
+        return not self._calls
 
     def equal(self, number: int) -> bool:
         return bool((self._values == self._mine).all())
 
     def missing(self, number: int) -> list[int]:
         # MPI doesn't tell who has come; the notes of the status board do, as far as they can.
-        if self._request is None:
-            return []
-        return [i for i in range(self._comm.size) if i != self._comm.rank]
+        group = self._group
+        posted = [group.world.status.progress(r, group.set_id).posted for r in group.ranks]
+        return [i for i, last in enumerate(posted) if i != group.index and last < number]
 
     def posted_at(self, number: int) -> list[int]:
         return []
 
     def wanted(self, number: int) -> bool:
         return time.monotonic() - self._arrived_at > self.REPEAT_AFTER
+
+    def under_way(self) -> list[UnderWay]:
+        return self._calls

@@ -62,7 +62,8 @@ def in_host_memory(request: Request) -> Request:
     inputs = outputs = [each.get() for each in request.inputs]
     if request.outputs is not request.inputs:
         outputs = [each.get() for each in request.outputs]
-    return Request(request.descriptor, inputs, outputs, item=request.item, members=request.members)
+    counts, members = request.counts, request.members
+    return Request(request.descriptor, inputs, outputs, counts, members=members)
 
 
 def take_results(request: Request, copies: Request) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvdlite import exchange, shared_memory
+from hvdlite.exchange import UnderWay
+from hvdlite.slices import slices_of
 from hvdlite.stall import wait_until
 from hvdlite.world import World
 
@@ -14,22 +16,27 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _TESTS = 1000
+# MPI counts are C ints, and some libraries are slow or wrong near their limit.
+LARGEST_COUNT = 1 << 30
 
 
 class Group:
     """One communicator, with what its ranks share. All its ranks must make it together.
 
     `ranks` are their numbers in the world, `index` is this rank's place among them. With
-    `shared` the ranks are all on this host and have memory in common.
+    `shared` the ranks are all on this host and have memory in common. The communicator becomes
+    the group's own. One thread at a time may use it.
     """
 
-    def __init__(self, world: World, comm: "MPI.Intracomm", ranks: list[int]):
+    def __init__(self, world: World, comm: "MPI.Intracomm", ranks: list[int], set_id: int = 0):
         self.world = world
         self.comm = comm
         self.ranks = ranks
+        self.set_id = set_id
         self.index = comm.rank
         self.size = comm.size
-        self.lent: list[tuple] = []  # what MPI calls under way read and write
+        self.under_way: list[UnderWay] = []
+        self._parts: list[Group] = []
         hosts = [[rank for rank in ranks if rank in host] for host in world.hosts]
         self.hosts = [host for host in hosts if host]  # the ranks of each host
         segment = self.allocate(exchange.ROW_BYTES) if len(self.hosts) == 1 else None
@@ -37,7 +44,16 @@ class Group:
         if self.shared:
             self.exchange = exchange.SharedExchange(segment, self.index)
         else:
-            self.exchange = exchange.MessageExchange(comm.Dup())
+            self.exchange = exchange.MessageExchange(self)
+
+    def part(self, comm: "MPI.Intracomm", ranks: list[int]) -> "Group":
+        """A group of some of these ranks, on which collectives of the whole are built."""
+        self._parts.append(Group(self.world, comm, ranks, self.set_id))
+        return self._parts[-1]
+
+    def with_parts(self) -> "list[Group]":
+        """The group and all of `part`."""
+        return [self, *self._parts]
 
     def allocate(self, row_bytes: int) -> shared_memory.Segment | None:
         """Shared memory with a row for each rank, or None; all ranks must call it."""
@@ -47,10 +63,19 @@ class Group:
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
         """Wait, inside a collective that all ranks have begun; can be interrupted.
 
-        Raises HorovodInternalError when a rank has left or given up meanwhile.
+        Raises HorovodInternalError when a rank has given up, or has left without its part in it.
         """
-        me = self.world.rank
-        wait_until(ready, self, what, lambda: [rank for rank in self.ranks if rank != me])
+        wait_until(ready, self, what, self._behind)
+
+    def _behind(self) -> list[int]:
+        """The ranks that have not, as far as one knows, come through what this one is amid."""
+        status, world_rank = self.world.status, self.world.rank
+        finished = status.progress(world_rank, self.set_id).finished
+        return [
+            rank
+            for rank in self.ranks
+            if rank != world_rank and status.progress(rank, self.set_id).finished <= finished
+        ]
 
     def sync(self, what: str = "a collective") -> None:
         """Wait until all ranks of a shared group are here."""
@@ -60,8 +85,9 @@ class Group:
 
     def begin(self, call: Callable[..., "MPI.Request"], *buffers: Any, **more: Any):
         """Start an MPI call. Its buffers outlive an interrupt, as MPI may still write to them."""
-        self.lent.append(buffers)
-        return call(*buffers, **more)
+        request = call(*buffers, **more)
+        self.under_way.append(UnderWay(request, buffers))
+        return request
 
     def wait_all(self, requests: "Sequence[MPI.Request]", what: str = "a collective") -> None:
         """Wait, interruptibly, for all MPI calls that have begun."""
@@ -69,7 +95,7 @@ class Group:
             if not request.Test():
                 # A test moves one fragment over TCP, and a long wait sleeps between two looks.
                 self.wait_until(lambda r=request: any(r.Test() for _ in range(_TESTS)), what)
-        self.lent.clear()
+        self.under_way.clear()
 
     def allgather_numbers(self, numbers: np.ndarray) -> np.ndarray:
         """Every rank's numbers (int64, the same count on each): an array of [size, count]."""
@@ -78,10 +104,61 @@ class Group:
         self.wait_all([self.begin(self.comm.Iallgather, mine, gathered)])
         return gathered
 
+    def allgather(self, part: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        """All ranks' parts (flat), in rank order; rank i's has counts[i] elements."""
+        gathered = np.empty(sum(counts), dtype=part.dtype)
+        if gathered.nbytes < LARGEST_COUNT:
+            layout = [gathered.view(np.uint8), [count * part.itemsize for count in counts]]
+            call = self.begin(self.comm.Iallgatherv, part.view(np.uint8), layout)
+            self.wait_all([call], "allgather")
+            return gathered
+        for root, piece in enumerate(slices_of(counts)):  # too much for one call
+            if root == self.index:
+                gathered[piece] = part
+            self.broadcast(gathered[piece], root)
+        return gathered
+
+    def broadcast(self, buffer: np.ndarray, root: int) -> None:
+        """Overwrite a flat array with that of the rank of index `root`."""
+        for piece in in_pieces(buffer):
+            self.wait_all([self.begin(self.comm.Ibcast, piece, root=root)], "broadcast")
+
     def allgather_object(self, item: Any) -> list[Any]:
         """Every rank's object, in rank order; for the runtime's own messages."""
         data = np.frombuffer(pickle.dumps(item), dtype=np.uint8)
-        counts = self.allgather_numbers(np.array([len(data)]))[:, 0]
-        gathered = np.empty(int(counts.sum()), dtype=np.uint8)
-        self.wait_all([self.begin(self.comm.Iallgatherv, data, [gathered, counts])])
-        return [pickle.loads(part) for part in np.split(gathered, np.cumsum(counts)[:-1])]
+        counts = self.allgather_numbers([len(data)])[:, 0].tolist()
+        gathered = self.allgather(data, counts)
+        return [pickle.loads(gathered[piece]) for piece in slices_of(counts)]
+
+    def close(self) -> None:
+        """Give back the communicators once all ranks have met again; not a collective."""
+        for group in self.with_parts():
+            give_back(group.comm, [*group.under_way, *group.exchange.under_way()])
+
+
+def in_pieces(array: np.ndarray) -> list[np.ndarray]:
+    """A flat array as bytes, in pieces that MPI can send."""
+    data = array.view(np.uint8)
+    return [data[i : i + LARGEST_COUNT] for i in range(0, len(data), LARGEST_COUNT)]
+
+
+_given_back: list[tuple["MPI.Intracomm", list[UnderWay]]] = []
+
+
+def give_back(comm: "MPI.Intracomm", calls: list[UnderWay]) -> None:
+    """This rank will not use a communicator any more; MPI may not have finished `calls` on it."""
+    _given_back.append((comm, calls))
+
+
+def tidy_up() -> None:
+    """Free the communicators that were given back, as far as MPI has finished with them.
+
+    To be called when all ranks have met after that, so that no message to them is on its way.
+    """
+    waiting = _given_back[:]
+    _given_back.clear()
+    for comm, calls in waiting:
+        if all(call.request.Test() for call in calls):
+            comm.Free()
+        else:
+            _given_back.append((comm, calls))

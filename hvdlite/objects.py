@@ -21,19 +21,19 @@ def broadcast_object(
 
     Raises HorovodInternalError on every rank if the root's object can't be pickled.
     """
-    group, current = process_set_number(process_set), engine()
+    set_id = process_set_number(process_set)
     calls.check_root(root_rank, process_set, "broadcast_object")
     is_root = process_set.ranks[process_set.rank()] == root_rank
     data, error = _pickled(obj) if is_root else (b"", None)
-    base = current.name("broadcast_object", name, group)
     root = process_set.ranks.index(root_rank)
-    length, error = current.exchange(base, (len(data), error), group)[root]
+    request = engine().exchange("broadcast_object", name, (len(data), error), set_id)
+    length, error = request.result[root]
     if error is not None:
         raise HorovodInternalError(f"broadcast_object on rank {root_rank}: {error}")
     content = np.empty(length, dtype=np.uint8)
     if is_root:
         content[:] = np.frombuffer(data, dtype=np.uint8)
-    calls.broadcast(content, root_rank, f"{base}.data", process_set).wait()
+    calls.broadcast(content, root_rank, f"{request.descriptor.key}.data", process_set).wait()
     return obj if is_root else cloudpickle.loads(content.tobytes())
 
 
@@ -45,9 +45,8 @@ def allgather_object(
     Raises HorovodInternalError on every rank if one rank's object can't be pickled.
     """
     data, error = _pickled(obj)
-    group, current = process_set_number(process_set), engine()
-    base = current.name("allgather_object", name, group)
-    gathered = current.exchange(base, (data, error), group)
+    set_id = process_set_number(process_set)
+    gathered = engine().exchange("allgather_object", name, (data, error), set_id).result
     for rank, (_, problem) in zip(process_set.ranks, gathered, strict=True):
         if problem is not None:
             raise HorovodInternalError(f"allgather_object on rank {rank}: {problem}")

@@ -9,6 +9,7 @@ All algorithms use these few functions, so they agree on the rules:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -41,6 +42,20 @@ def check_op(op: int, dtype: np.dtype, title: str) -> None:
         )
     if dtype.kind == "c" and op in (MIN, MAX):
         raise ValueError(f"{title}: {OP_NAMES[op]} is not defined for complex numbers")
+
+
+def neutral(op: int, dtype: np.dtype) -> Any:
+    """The value that changes no result of a reduction: 0 in a sum, the largest for a minimum."""
+    if op == PRODUCT:
+        return 1
+    if op not in (MIN, MAX):
+        return 0
+    if dtype.kind == "b":
+        return op == MIN
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return limits.max if op == MIN else limits.min
+    return np.inf if op == MIN else -np.inf
 
 
 def multiply(array: np.ndarray, factor: float) -> None:

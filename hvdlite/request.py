@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 # Reduction operations; the numbers are Horovod's.
@@ -17,7 +18,9 @@ class Descriptor(NamedTuple):
     """What must be the same on every rank before a collective may run.
 
     `shapes` has one shape for each tensor of the call; where the first dimension may differ
-    between ranks (allgather, alltoall) it is left out.
+    between ranks (allgather, alltoall) it is left out. A `numbered` call got no name from the
+    user; its name is then a number, counted for each kind. `packed` says that the tensor is a
+    buffer of gradients, packed already.
     """
 
     kind: str
@@ -29,10 +32,17 @@ class Descriptor(NamedTuple):
     prescale: float = 1.0
     postscale: float = 1.0
     device: str = "cpu"
+    numbered: bool = False
+    packed: bool = False
 
     def __str__(self) -> str:
         """How a message names the call."""
-        return f"{self.kind} '{self.name.removeprefix(self.kind + '.')}'"
+        return f"{self.kind} '{self.name}'"
+
+    @property
+    def key(self) -> str:
+        """What tells pending calls apart, and names the tensor in the timeline, as in Horovod."""
+        return f"{self.kind}.{self.name}"
 
     def values(self) -> dict[str, Any]:
         """The fields as a message shows them."""
@@ -66,25 +76,47 @@ def digest(key: Any) -> int:
 
 @functools.cache
 def dtype_name(dtype: np.dtype) -> str:
-    """dtype.name, which numpy makes anew, in microseconds, each time."""
+    """dtype.name, which numpy makes anew, in microseconds, each time.
+
+    Raises TypeError for elements that are no numbers: objects, strings, records, times.
+    """
+    if dtype.kind not in "biufc" and getattr(ml_dtypes, dtype.name, None) is not dtype.type:
+        raise TypeError(
+            f"collectives take tensors of numbers, not of dtype {dtype}; Python objects and "
+            "strings go by broadcast_object and allgather_object"
+        )
     return dtype.name
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A collective call on its way. `inputs` and `outputs` are flat, contiguous arrays.
+    """A collective call on its way. All arrays are flat and contiguous; on GPUs they are CuPy's.
 
-    An output may be the input itself. Kinds whose result has a size that only the collective
-    finds out (allgather, alltoall) leave it in `result`.
+    What a kind uses, n being the number of elements and p the number of ranks:
+
+    kind           inputs     outputs           others                      result
+    allreduce      [n]        [n], maybe the    shared_rows: p arrays [n],  -
+                              input itself      if they are in shared memory
+    broadcast      [n]        the input         -                           -
+    allgather      [n]        -                 counts: own rows            elements of all ranks,
+                                                                            int64 [p]: their rows
+    alltoall       [n]        -                 counts: rows to each rank   elements received,
+                                                                            int64 [p]: rows of each
+    reducescatter  [n]        -                 -                           own share
+    allocate       -          -                 -                           Segment or None
+    exchanges      -          -                 payload: picklable          payloads in rank order
+    join           -          -                 -                           last rank to join
     """
 
     descriptor: Descriptor
     inputs: Sequence[np.ndarray] = ()
     outputs: Sequence[np.ndarray] = ()
-    item: Any = None  # what a kind needs beside arrays: numbers of rows, an object
+    counts: Sequence[int] = ()
+    payload: Any = None
+    shared_rows: Sequence[np.ndarray] | None = None
+    is_stand_in: bool = False  # for a rank that has joined: elements that don't change the result
     members: Sequence[str] = ()  # the tensors that the timeline shows, if not the call itself
-    rows: Sequence[np.ndarray] | None = None  # every rank's buffer, if it is in shared memory
-    stream: Any = None  # the GPU's stream, if the arrays are CuPy's
+    stream: Any = None  # the GPU's stream that the call runs on
     result: Any = None
     error: Exception | None = None
     done: bool = False
@@ -95,5 +127,6 @@ class Request:
         return sum(array.nbytes for array in self.inputs)
 
     def finish(self, error: Exception | None = None) -> None:
+        """The call is over: with its result, or with an error."""
         self.error = error
         self.done = True

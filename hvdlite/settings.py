@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping
 
 MIB = 1 << 20
-ALGORITHMS = ("auto", "shm", "mpi", "ring", "ps", "hierarchical")
 
 
 def _number(env: Mapping[str, str], name: str, default: float) -> float:
@@ -26,11 +25,8 @@ class Settings:
     """
 
     def __init__(self, env: Mapping[str, str] = os.environ):
+        # An algorithm's name, see collectives/choose.py.
         self.allreduce = env.get("HVDLITE_ALLREDUCE", "").strip().lower() or "auto"
-        if self.allreduce not in ALGORITHMS:
-            raise ValueError(
-                f"HVDLITE_ALLREDUCE={self.allreduce!r}: choose one of {', '.join(ALGORITHMS)}"
-            )
         if self.allreduce == "auto" and _switch(env, "HOROVOD_HIERARCHICAL_ALLREDUCE"):
             self.allreduce = "hierarchical"
         self.fusion_threshold = int(_number(env, "HOROVOD_FUSION_THRESHOLD", 64 * MIB))

@@ -35,30 +35,33 @@ def wait_until(
     patience = Patience(0 if world.crowded else spins)
     noted, next_look = False, 0.01
     next_warning = settings.stall_warning_time or float("inf")
-    while not ready():
-        waited = patience.pause()
-        if waited < next_look:
-            continue
-        next_look = waited + 0.02
-        # A wait inside of another one leaves that one's note as it is.
-        if waited > NOTE_AFTER and not world.status.read(world.rank).text:
-            noted = True
-            world.status.write(ACTIVE, f"waits in {what} at {where_in_users_code()}")
-        late = missing()
-        world.status.check(what, late)
-        if 0 < settings.stall_shutdown_time < waited:
-            raise HorovodInternalError(
-                f"{_describe(world.status, what, waited, late, pending())} It was given up after "
-                f"{settings.stall_shutdown_time:g} s (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)."
-            )
-        if waited > next_warning:
-            next_warning += settings.stall_warning_time
-            # One rank warns for all that wait: the lowest of them.
-            if all(rank in late for rank in group.ranks if rank < world.rank):
-                message = _describe(world.status, what, waited, late, pending())
-                print(f"hvdlite: {message}", file=sys.stderr, flush=True)
-    if noted:
-        world.status.write(ACTIVE, "")
+    try:
+        while not ready():
+            waited = patience.pause()
+            if waited < next_look:
+                continue
+            next_look = waited + 0.02
+            # A wait inside of another one leaves that one's note as it is.
+            if waited > NOTE_AFTER and not world.status.read(world.rank).text:
+                noted = True
+                world.status.write(ACTIVE, f"waits in {what} at {where_in_users_code()}")
+            late = missing()
+            world.status.check(what, late)
+            if 0 < settings.stall_shutdown_time < waited:
+                raise HorovodInternalError(
+                    f"{_describe(world.status, what, waited, late, pending())} It was given up "
+                    f"after {settings.stall_shutdown_time:g} s "
+                    "(HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)."
+                )
+            if waited > next_warning:
+                next_warning += settings.stall_warning_time
+                # One rank warns for all that wait: the lowest of them.
+                if all(rank in late for rank in group.ranks if rank < world.rank):
+                    message = _describe(world.status, what, waited, late, pending())
+                    print(f"hvdlite: {message}", file=sys.stderr, flush=True)
+    finally:
+        if noted:
+            world.status.write(ACTIVE, "")
 
 
 def _describe(

@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,23 +22,35 @@ from hvdlite import shared_memory
 from hvdlite.exceptions import HorovodInternalError
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from hvdlite.world import World
 
 ACTIVE, LEFT, GONE = range(3)  # LEFT: by shutdown(); GONE: the process ends
 _VERSION, _LENGTH = range(2)  # 64-bit fields at the head of a row, before the pickled note
 _HEAD = 64
-ROW_BYTES = 8192
-_LONGEST_TEXT = (ROW_BYTES - _HEAD) // 5  # characters, of four bytes each at most
+ROW_BYTES = 1 << 14
+_LONGEST_TEXT = 1600  # characters, of four bytes each at most
 _TAG = 1
 _LOOK_AT_MESSAGES_EVERY = 0.02
 _GRACE = 1.0  # seconds after a rank has left in which its last collective may still come to an end
+
+
+class Progress(NamedTuple):
+    """How far a rank has come in one group: the last round of agreement that it has begun, and
+    the last one whose calls it has run; -1 before the group is set up.
+    """
+
+    posted: int = -1
+    finished: int = -1
 
 
 class Note(NamedTuple):
     """One rank's last word: its state, a text, and the time of writing (time.monotonic).
 
     `broken` says that the rank has given up a wait; the text then tells which and why. `blamed` is
-    the rank that made it do so by leaving or giving up itself.
+    the rank that made it do so by leaving or giving up itself. `progress` tells, for each group
+    by its set_id, how far the rank had come when it wrote.
     """
 
     state: int = ACTIVE
@@ -44,14 +58,27 @@ class Note(NamedTuple):
     since: float = 0.0
     broken: bool = False
     blamed: int | None = None
+    progress: Mapping[int, tuple[int, int]] = {}
 
 
 class StatusBoard:
-    """Reads and writes the notes of all ranks of a world."""
+    """Reads and writes the notes of all ranks of a world. Safe to call from several threads.
 
-    def __init__(self, world: "World", segment: shared_memory.Segment | None):
+    The row of shared memory is a seqlock (Lameter, "Effective synchronization on Linux/NUMA
+    systems", 2005): its version is odd while the one writer writes, and readers try again.
+    """
+
+    def __init__(
+        self,
+        world: "World",
+        segment: shared_memory.Segment | None,
+        comm: "MPI.Intracomm | None",
+        name: int,
+    ):
         self._world = world
-        self._comm = None if world.comm is None else world.comm.Dup()
+        self._comm = comm
+        # This rank's progress, which the engine knows. Read at every note only.
+        self.own_progress: Callable[[], Mapping[int, tuple[int, int]]] = dict
         self._notes = {rank: Note() for rank in range(world.size)}
         self._rows: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of this host: head and note
         if segment is not None:
@@ -61,6 +88,7 @@ class StatusBoard:
         self._sent: list = []
         self.blamed: int | None = None  # the rank because of which this one's wait had no result
         self._next_look = 0.0
+        self._name = name  # of the world; of an earlier one a note may still be on its way
         self._lock = threading.Lock()  # one writer at a time
 
     def break_off(self, reason: str) -> None:
@@ -73,11 +101,14 @@ class StatusBoard:
         with self._lock:
             if self._notes[me].broken:
                 text, broken = self._notes[me].text, True
-            note = Note(state, text[:_LONGEST_TEXT], time.monotonic(), broken, self.blamed)
+            shown, now, progress = text[:_LONGEST_TEXT], time.monotonic(), self.own_progress()
+            note = Note(state, shown, now, broken, self.blamed, progress)
             self._notes[me] = note
             if me in self._rows:
                 head, row = self._rows[me]
                 data = np.frombuffer(pickle.dumps(note), np.uint8)
+                if len(data) > len(row):  # hundreds of process sets
+                    data = np.frombuffer(pickle.dumps(note._replace(progress={})), np.uint8)
                 head[_VERSION] |= 1  # odd: being written, also where an interrupt ended it before
                 shared_memory.fence()
                 row[: len(data)] = data
@@ -86,12 +117,13 @@ class StatusBoard:
                 head[_VERSION] += 1
             self._sent = [request for request in self._sent if not request.Test()]
             for rank in self._elsewhere:
-                self._sent.append(self._comm.isend((me, note), dest=rank, tag=_TAG))
+                message = self._name, me, note
+                self._sent.append(self._comm.isend(message, dest=rank, tag=_TAG))
 
     def read(self, rank: int) -> Note:
         """The last note of a rank."""
         if rank not in self._rows:
-            self._receive()
+            self.receive()
             return self._notes[rank]
         head, row = self._rows[rank]
         for _ in range(1000):  # the writer may have been stopped in the middle
@@ -104,14 +136,28 @@ class StatusBoard:
             os.sched_yield()
         return self._notes[rank]
 
-    def _receive(self) -> None:
+    def receive(self) -> None:
+        """Take in what ranks of other hosts have sent, so that it does not pile up."""
         now = time.monotonic()
         if not self._elsewhere or now < self._next_look:
             return
         self._next_look = now + _LOOK_AT_MESSAGES_EVERY
         while (message := self._comm.improbe(tag=_TAG)) is not None:
-            rank, note = message.recv()
-            self._notes[rank] = note._replace(since=time.monotonic())  # by the clock of this host
+            name, rank, note = message.recv()
+            if name == self._name:
+                since = time.monotonic()  # by the clock of this host
+                self._notes[rank] = note._replace(since=since)
+
+    def progress(self, rank: int, set_id: int) -> Progress:
+        """How far a rank had come in a group, by its last note; this rank, how far it is."""
+        own = rank == self._world.rank
+        progress = self.own_progress() if own else self.read(rank).progress
+        return Progress(*progress.get(set_id, ()))
+
+    def free(self) -> None:
+        """Give back the communicator, once all ranks have met in another world."""
+        if all(request.Test() for request in self._sent):
+            self._comm.Free()
 
     def broken_by(self) -> tuple[int, Note] | None:
         """The rank that gave up a wait, and its note, if there is one."""
@@ -152,11 +198,15 @@ def broken_message(who: str, reason: str) -> str:
     )
 
 
-def where_in_users_code() -> str:
-    """File and line of the innermost frame that is neither hvdlite's nor a library's wrapper."""
+def where_in_users_code(frame: FrameType | None = None) -> str:
+    """File and line of the innermost frame that is neither hvdlite's nor a library's wrapper.
+
+    `frame` is where a thread is; the caller's without it.
+    """
     package = os.path.dirname(__file__)
     places = [
-        (frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe())
+        (each.f_code.co_filename, line)
+        for each, line in traceback.walk_stack(frame or sys._getframe())
     ]
     places = [place for place in places if not place[0].startswith((package, "<frozen"))]
     own = [place for place in places if "site-packages" not in place[0]]

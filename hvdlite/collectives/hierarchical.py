@@ -7,6 +7,9 @@ a host use it at a time:
     allreduce between hosts: carrier i of one host with carrier i of every other host.
     allgather inside each host: the carriers write the complete shares to all its ranks.
 
+Horovod's HOROVOD_HIERARCHICAL_ALLREDUCE (2018) does the same with NCCL inside a host, where all
+ranks are carriers.
+
 The carriers are the first k ranks of each host, k being the smallest number of ranks on a host.
 Where all hosts have the same number, all ranks are carriers; a host with a single rank makes
 k = 1, and then only the leader of each host talks to the others.
@@ -18,12 +21,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hvdlite.collectives.mpi import MPICollectives
+from hvdlite.collectives.interface import ByMessages
+from hvdlite.collectives.mpi import MPICollectives, OverMPI
 from hvdlite.collectives.ring import RingCollectives
-from hvdlite.fusion import slices
 from hvdlite.groups import Group
 from hvdlite.reduction import Finish, accumulator, reduce_into
 from hvdlite.shared_memory import Segment
+from hvdlite.slices import even_slices
 
 # MPI's own non-blocking allreduce takes fewer steps than a ring, but sends all data there and then
 # all of it back.
@@ -31,7 +35,7 @@ RING_BYTES = 1 << 16
 STAGE_BYTES = 1 << 21  # small enough that one rank copies while another one sends
 
 
-class HierarchicalCollectives(MPICollectives):
+class HierarchicalCollectives(ByMessages, OverMPI):
     """Allreduce in two levels; the other collectives are MPI's."""
 
     name = "hierarchical"
@@ -41,19 +45,20 @@ class HierarchicalCollectives(MPICollectives):
 
         super().__init__(group)
         here = next(i for i, host in enumerate(group.hosts) if group.world.rank in host)
-        self.inside = Group(group.world, group.comm.Split(here), group.hosts[here])
+        self.inside = group.part(group.comm.Split(here), group.hosts[here])
         self.carriers = min(len(host) for host in group.hosts)
-        self.between = None
         place = self.inside.index
-        comm = group.comm.Split(place if place < self.carriers else MPI.UNDEFINED)
-        if place < self.carriers:
-            peers = Group(group.world, comm, [host[place] for host in group.hosts])
-            self.between = MPICollectives(peers), RingCollectives(peers)
+        self.is_carrier = place < self.carriers
+        comm = group.comm.Split(place if self.is_carrier else MPI.UNDEFINED)
+        if self.is_carrier:
+            peers = group.part(comm, [host[place] for host in group.hosts])
+            self._mpi_between, self._ring_between = MPICollectives(peers), RingCollectives(peers)
         self._stage = self.allocate(STAGE_BYTES)
 
-    def _reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
+    def reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
         if self._stage is None:
-            return super()._reduce(work, op, finish)
+            self.messages.reduce(work, op, finish)
+            return
         most = STAGE_BYTES // work.itemsize
         for start in range(0, len(work), most):
             piece = work[start : start + most]
@@ -65,13 +70,15 @@ class HierarchicalCollectives(MPICollectives):
 
     def allreduce_rows(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
         """Row i is the buffer of rank i of this host."""
-        if self.between is not None:
+        if self.is_carrier:
             own = rows[self.inside.index]
-            mine = slices(len(own), self.carriers)[self.inside.index]
+            mine = even_slices(len(own), self.carriers)[self.inside.index]
             share = own[mine].astype(accumulator(own.dtype), copy=False)
             reduce_into(share, [row[mine] for row in rows], op)
             # A ring, which uses the network in both directions at once, unless there is little.
-            self.between[share.nbytes >= RING_BYTES].allreduce(share, op, finish)
+            large = share.nbytes >= RING_BYTES
+            between = self._ring_between if large else self._mpi_between
+            between.reduce(share, op, finish)
             for row in rows:
                 row[mine] = share
         self.inside.sync("allreduce")

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from hvdlite import gpu
+from hvdlite.collectives.interface import Collectives
 from hvdlite.collectives.mpi import MPICollectives
 from hvdlite.exceptions import HorovodInternalError
-from hvdlite.fusion import stretches
 from hvdlite.groups import Group
-from hvdlite.reduction import Finish, multiply
+from hvdlite.reduction import BFLOAT16, Finish, multiply
 from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM, Descriptor, Request
+from hvdlite.slices import slices_of
 
 # NCCL's own end of a communicator waits for the other ranks, so it must not come at a moment that
 # the garbage collector picks. They live as long as the process.
@@ -36,21 +37,28 @@ def _abort() -> None:
         communicator.abort()
 
 
-class NCCLCollectives(MPICollectives):
+class NCCLCollectives(Collectives):
     """Takes CuPy arrays where the others take numpy's."""
 
     name = "nccl"
 
     def __init__(self, group: Group, communicator: Any):
-        self.group = group
+        super().__init__(group)
         self._communicator = communicator
         self._nccl = nccl = gpu.cupy().cuda.nccl
         self._kinds = {SUM: nccl.NCCL_SUM, MIN: nccl.NCCL_MIN, MAX: nccl.NCCL_MAX}
         self._kinds |= {PRODUCT: nccl.NCCL_PROD, AVERAGE: nccl.NCCL_AVG}
         self._types = {
-            np.dtype(name.removeprefix("NCCL_").lower()): getattr(nccl, name)
-            for name in dir(nccl)
-            if name.endswith(("8", "16", "32", "64"))
+            np.dtype(np.int8): nccl.NCCL_INT8,
+            np.dtype(np.uint8): nccl.NCCL_UINT8,
+            np.dtype(np.int32): nccl.NCCL_INT32,
+            np.dtype(np.uint32): nccl.NCCL_UINT32,
+            np.dtype(np.int64): nccl.NCCL_INT64,
+            np.dtype(np.uint64): nccl.NCCL_UINT64,
+            np.dtype(np.float16): nccl.NCCL_FLOAT16,
+            BFLOAT16: nccl.NCCL_BFLOAT16,
+            np.dtype(np.float32): nccl.NCCL_FLOAT32,
+            np.dtype(np.float64): nccl.NCCL_FLOAT64,
         }
 
     @classmethod
@@ -75,6 +83,11 @@ class NCCLCollectives(MPICollectives):
         """Whether NCCL has the operation; if not, host memory is the way."""
         return what.op != ADASUM and not (what.op == PRODUCT and what.dtype.startswith("complex"))
 
+    @property
+    def messages(self) -> MPICollectives:
+        """None: what needs messages between pairs (Adasum) goes by way of host memory."""
+        raise NotImplementedError
+
     def check_device(self, request: Request) -> None:
         """Raise HorovodInternalError where NCCL would wait for ever: on another GPU."""
         used, there = self._communicator.device_id(), request.inputs[0].device.id
@@ -96,20 +109,25 @@ class NCCLCollectives(MPICollectives):
         averages = op == AVERAGE and work.dtype.kind not in "iu"
         kind = SUM if op == AVERAGE and not averages else op
         code, at = self._types[work.dtype], work.data.ptr
-        self._communicator.allReduce(at, at, work.size, code, self._kinds[kind], self._stream)
+        self._communicator.allReduce(at, at, work.size, code, self._kinds[kind], self._stream())
         if work.nbytes != buffer.nbytes:
             buffer[:] = work
         multiply(buffer, finish.postscale) if averages else finish(buffer)
 
-    @property
     def _stream(self) -> int:
         stream = gpu.cupy().cuda.get_current_stream()
         if stream.is_capturing():
-            # To end a communicator, NCCL waits until no CUDA graph holds its calls; a script's
-            # graph lives until after the exit handlers. So this one never ends, not even there.
-            _communicators.discard(self._communicator)
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._communicator))
+            self._leave_to_graph()
         return stream.ptr
+
+    def _leave_to_graph(self) -> None:
+        """Never end the communicator, not even at exit.
+
+        NCCL would wait until no CUDA graph holds its calls, and a script's graph lives until
+        after the exit handlers.
+        """
+        _communicators.discard(self._communicator)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._communicator))
 
     @contextmanager
     def together(self):
@@ -122,15 +140,15 @@ class NCCLCollectives(MPICollectives):
 
     def broadcast(self, buffer: np.ndarray, root: int) -> None:
         data = buffer.data.ptr, buffer.nbytes, self._nccl.NCCL_UINT8
-        self._communicator.bcast(*data, root, self._stream)
+        self._communicator.bcast(*data, root, self._stream())
 
     def allgather(self, part: np.ndarray, counts: Sequence[int]) -> np.ndarray:
         gathered = np.empty_like(part, shape=(sum(counts),))
         with self.together():
-            for root, piece in enumerate(stretches(counts)):
+            for root, piece in enumerate(slices_of(counts)):
                 source, into = part if root == self.group.index else gathered, gathered[piece]
                 data = source.data.ptr, into.data.ptr, into.nbytes, self._nccl.NCCL_UINT8
-                self._communicator.broadcast(*data, root, self._stream)
+                self._communicator.broadcast(*data, root, self._stream())
         return gathered
 
     def alltoall(
@@ -142,9 +160,9 @@ class NCCLCollectives(MPICollectives):
                 (data, send_counts, self._communicator.send),
                 (received, receive_counts, self._communicator.recv),
             ):
-                for rank, stretch in enumerate(stretches(counts)):
+                for rank, stretch in enumerate(slices_of(counts)):
                     piece = array[stretch]
-                    move(piece.data.ptr, piece.nbytes, self._nccl.NCCL_UINT8, rank, self._stream)
+                    move(piece.data.ptr, piece.nbytes, self._nccl.NCCL_UINT8, rank, self._stream())
         return received
 
     def reducescatter(
@@ -155,6 +173,6 @@ class NCCLCollectives(MPICollectives):
             return super().reducescatter(data, counts, op, finish)
         kept = np.empty_like(data, shape=(counts[0],))
         source, into, kind = data.data.ptr, kept.data.ptr, self._kinds[SUM if op == AVERAGE else op]
-        self._communicator.reduceScatter(source, into, counts[0], code, kind, self._stream)
+        self._communicator.reduceScatter(source, into, counts[0], code, kind, self._stream())
         finish(kept)
         return kept

@@ -14,19 +14,20 @@ clusters of workstations", 2009; Gibiansky, "Bringing HPC techniques to deep lea
 
 import numpy as np
 
-from hvdlite.collectives.mpi import MPICollectives
-from hvdlite.fusion import slices
+from hvdlite.collectives.interface import ByMessages
+from hvdlite.collectives.mpi import OverMPI
 from hvdlite.reduction import UFUNCS, Finish
+from hvdlite.slices import even_slices
 
 
-class RingCollectives(MPICollectives):
+class RingCollectives(ByMessages, OverMPI):
     """Allreduce by a ring of messages; the other collectives are MPI's."""
 
     name = "ring"
 
-    def _reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
+    def reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
         rank, size = self.group.index, self.group.size
-        chunks = [work[piece] for piece in slices(len(work), size)]
+        chunks = [work[piece] for piece in even_slices(len(work), size)]
         arriving = np.empty(max(len(chunk) for chunk in chunks), dtype=work.dtype)
 
         for step in range(size - 1):  # scatter-reduce
@@ -43,5 +44,6 @@ class RingCollectives(MPICollectives):
     def _pass_on(self, chunk: np.ndarray, incoming: np.ndarray) -> None:
         """Send a chunk to the right neighbour while one arrives from the left."""
         rank, size = self.group.index, self.group.size
-        requests = self.receive(incoming, (rank - 1) % size) + self.send(chunk, (rank + 1) % size)
-        self.group.wait_all(requests, "ring allreduce")
+        arriving = self.messages.receive(incoming, (rank - 1) % size)
+        leaving = self.messages.send(chunk, (rank + 1) % size)
+        self.group.wait_all(arriving + leaving, "ring allreduce")

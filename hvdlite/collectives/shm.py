@@ -14,18 +14,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from hvdlite import shared_memory
-from hvdlite.collectives.mpi import MPICollectives
-from hvdlite.fusion import pack, plan, slices, stretches, unpack
+from hvdlite.collectives.mpi import OverMPI
 from hvdlite.groups import Group
 from hvdlite.reduction import BLOCK_BYTES, Finish, multiply, reduce_into
 from hvdlite.request import ADASUM, Request
+from hvdlite.slices import even_slices, pack, slices_of, unpack
 
 STAGE_BYTES = 1 << 19
 # Up to this size it is cheaper that each rank reduces the whole tensor than to wait once more.
 REDUCE_ALONE_BYTES = 1 << 15
 
 
-class SharedMemoryCollectives(MPICollectives):
+class SharedMemoryCollectives(OverMPI):
     """Reductions and allgather in shared memory; the other collectives are MPI's."""
 
     name = "shm"
@@ -59,7 +59,7 @@ class SharedMemoryCollectives(MPICollectives):
 
     def allreduce_rows(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
         index, block = self.group.index, BLOCK_BYTES // rows[0].itemsize
-        mine = slices(len(rows[0]), self.group.size)[index]
+        mine = even_slices(len(rows[0]), self.group.size)[index]
         for start in range(mine.start, mine.stop, block):  # still in the cache when it is copied
             piece = slice(start, min(start + block, mine.stop))
             parts = [row[piece] for row in rows]
@@ -83,7 +83,7 @@ class SharedMemoryCollectives(MPICollectives):
         # Each chunk has a block of every rank's stretch, so that all have work to do.
         for number, done in enumerate(range(0, max(counts), block)):
             rows = self._rows(number & 1, data.dtype, block * size)
-            for rank, stretch in enumerate(stretches(counts)):
+            for rank, stretch in enumerate(slices_of(counts)):
                 piece = data[stretch][done : done + block]
                 rows[index][rank * block :][: len(piece)] = piece
             self.group.sync("reducescatter")
@@ -101,7 +101,7 @@ class SharedMemoryCollectives(MPICollectives):
             piece = part[done : done + block]
             rows[self.group.index][: len(piece)] = piece
             self.group.sync("allgather")
-            for row, stretch in zip(rows, stretches(counts), strict=True):
+            for row, stretch in zip(rows, slices_of(counts), strict=True):
                 piece = gathered[stretch][done : done + block]
                 piece[:] = row[: len(piece)]
         self.group.sync("allgather")
@@ -109,13 +109,16 @@ class SharedMemoryCollectives(MPICollectives):
 
     # Small tensors
 
-    def stage(self, requests: Sequence[Request], number: int) -> None:
-        first, what = requests[0], requests[0].descriptor
+    def stage(self, batch: Sequence[Request], number: int) -> None:
         self.staged = ()
-        can = what.kind == "allreduce" and what.op != ADASUM and first.rows is first.stream is None
-        if not can or len(plan(requests, self.group.world.settings.fusion_threshold)) > 1:
+        if not batch:
             return
-        arrays = [array for request in requests for array in request.inputs]
+        first, what = batch[0], batch[0].descriptor
+        if what.kind != "allreduce" or what.op == ADASUM:
+            return
+        if first.shared_rows is not None or first.stream is not None:
+            return
+        arrays = [array for request in batch for array in request.inputs]
         total = sum(map(len, arrays))
         if 0 < total * arrays[0].itemsize <= STAGE_BYTES:
             self.staged = self._rows(number & 1, arrays[0].dtype, total)
@@ -123,9 +126,9 @@ class SharedMemoryCollectives(MPICollectives):
             pack(arrays, mine)
             multiply(mine, what.prescale)
 
-    def run_staged(self, requests: Sequence[Request]) -> None:
-        what, rows = requests[0].descriptor, self.staged
-        outputs = [array for request in requests for array in request.outputs]
+    def run_staged(self, batch: Sequence[Request]) -> None:
+        what, rows = batch[0].descriptor, self.staged
+        outputs = [array for request in batch for array in request.outputs]
         finish = Finish(what.op, what.postscale, self.group.size)
         result = outputs[0] if len(outputs) == 1 else np.empty_like(rows[0])
         if rows[0].nbytes <= REDUCE_ALONE_BYTES:
@@ -152,10 +155,10 @@ class SharedMemoryCollectives(MPICollectives):
 
     def _reduce_slice(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
         """Reduce this rank's slice of all rows into its own row."""
-        mine = slices(len(rows[0]), self.group.size)[self.group.index]
+        mine = even_slices(len(rows[0]), self.group.size)[self.group.index]
         reduce_into(rows[self.group.index][mine], [row[mine] for row in rows], op, finish)
 
     def _collect(self, rows: Sequence[np.ndarray], out: np.ndarray) -> None:
         """Copy every rank's reduced slice from its own row."""
-        for row, piece in zip(rows, slices(len(out), self.group.size), strict=True):
+        for row, piece in zip(rows, even_slices(len(out), self.group.size), strict=True):
             out[piece] = row[piece]

@@ -178,12 +178,12 @@ class GradientReducer:
         key = digest((name, *((array.shape, array.dtype.name) for array in arrays)))
         if key not in self._buckets:
             # The shapes are no part of the name, so that ranks whose shapes differ learn of it.
-            base = self._engine.name("gradients", name, group)
+            number = name or self._engine.next_name("gradients", group)
+            base = f"gradients.{number}"
             self._buckets[key] = self._shares(arrays, base, group)
         shares = self._buckets[key]
         requests = [share.request(arrays, self.op, *self._scales) for share in shares]
-        for request in requests:
-            self._engine.submit(request, group)
+        self._engine.submit(requests, group)
         results: list[Any] = [None] * len(arrays)
         for share, request in zip(shares, requests, strict=True):
             self._engine.wait(request, group)

@@ -4,16 +4,14 @@ In a graph the collective is a Python function that TensorFlow calls when its tu
 tf.function these calls keep the order of the program, so all ranks make them in the same one.
 """
 
-import os
-import signal
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from hvdlite import waiting
+from hvdlite import signals
+from hvdlite.basics import engine
 from hvdlite.exceptions import HorovodInternalError
 
 
@@ -55,7 +53,7 @@ def call(
     if tf.executing_eagerly():
         results = as_tensorflow(function, *[np.asarray(tensor) for tensor in tensors])
         return [tf.convert_to_tensor(result) for result in results]
-    _watch_for_interrupts()
+    signals.watch()
 
     def body(*arrays: np.ndarray) -> list[np.ndarray]:
         try:
@@ -81,8 +79,13 @@ def _in_any_order(
     begun, since all of theirs wait inside others. A data set with threads of its own is the
     operation of TensorFlow that can wait without holding any of them.
     """
+
+    def in_any_order(*arrays: np.ndarray) -> list[np.ndarray]:
+        engine().waits.in_order = False
+        return body(*arrays)
+
     source = tf.data.Dataset.from_tensors((tf.constant(0), *tensors))
-    made = source.map(lambda _, *values: tuple(tf.numpy_function(body, values, dtypes)))
+    made = source.map(lambda _, *values: tuple(tf.numpy_function(in_any_order, values, dtypes)))
     shapes: dict[str, Any] = {"output_types": dtypes, "output_shapes": [None] * len(dtypes)}
     with_threads = tf.raw_ops.PrivateThreadPoolDataset(
         input_dataset=tf.data.experimental.to_variant(made), num_threads=1, **shapes
@@ -100,23 +103,3 @@ def name_of(kind: str, name: str | None) -> str | None:
     if tf.executing_eagerly() or tf.inside_function():
         return name
     return tf.compat.v1.get_default_graph().unique_name(name or kind, mark_as_used=True)
-
-
-def _watch_for_interrupts() -> None:
-    """Let a wait inside a graph learn of Ctrl-C.
-
-    Python's own handler runs in the main thread, which is inside TensorFlow until the graph is
-    done; but the arrival of a signal can be written to a pipe at once.
-    """
-    if waiting.is_watched() or threading.current_thread() is not threading.main_thread():
-        return
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-    os.set_blocking(writer, False)
-    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    if before != -1:  # somebody else listens
-        signal.set_wakeup_fd(before)
-        os.close(reader)
-        os.close(writer)
-        return
-    waiting.watch(reader)

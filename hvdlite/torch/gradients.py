@@ -57,7 +57,8 @@ class GradientSync:
 
     def _meet_engine(self) -> None:
         self._engine = engine()
-        self._name = self._engine.name("gradients", group=process_set_number(self.process_set))
+        number = self._engine.next_name("gradients", process_set_number(self.process_set))
+        self._name = f"gradients.{number}"
 
     # Counting
 
@@ -156,7 +157,8 @@ class GradientSync:
             # names fail on all ranks, which then make their buckets anew.
             for bucket in self._waiting_buckets():
                 barrier = Request(Descriptor("barrier", self._name_of(bucket)))
-                self._under_way[bucket] = current.submit(barrier, group)
+                current.submit([barrier], group)
+                self._under_way[bucket] = barrier
             self._wait(current, group)
         self._update_layout(group, new_sparse)
         for bucket in self._waiting_buckets():
@@ -184,8 +186,8 @@ class GradientSync:
         request = bucket.request(
             name, self.op, 1 / self.predivide_factor, self.predivide_factor, members
         )
-        group = process_set_number(self.process_set)
-        self._last = self._under_way[bucket] = self._engine.submit(request, group)
+        self._engine.submit([request], process_set_number(self.process_set))
+        self._last = self._under_way[bucket] = request
 
     def _wait(self, current: Engine, group: int) -> None:
         """Wait for all reductions under way; raises the first error once all are over."""
@@ -219,8 +221,8 @@ class GradientSync:
             self._meet_engine()
         self._add_hooks()  # for parameters that were frozen or not there before
         # A rank that has not looked anything up can't know that a gradient will be sparse.
-        told = engine().exchange(f"{self._name}.sparse", new_sparse, group, kind="survey")
-        self._sparse.update(id(params[i]) for some in told for i in some or ())
+        survey = engine().exchange("survey", f"{self._name}.sparse", new_sparse, group)
+        self._sparse.update(id(params[i]) for some in survey.result for i in some or ())
         self._layout = params
         dense = [p for p in params if id(p) not in self._sparse or self.sparse_as_dense]
         wire = getattr(self.compression, "wire_dtype", None)

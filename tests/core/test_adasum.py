@@ -38,22 +38,20 @@ def _adasum(counts: list, dtype: str, seed: int, algorithm: str = "auto") -> flo
     from mpi4py import MPI
 
     import hvdlite
-    from hvdlite import basics
-    from hvdlite.request import ADASUM, Descriptor, Request
+    from hvdlite import calls
+    from hvdlite.request import ADASUM
 
     if os.environ.get("HVDLITE_ALLREDUCE", "auto") != algorithm or not hvdlite.is_initialized():
         os.environ["HVDLITE_ALLREDUCE"] = algorithm
         hvdlite.shutdown()
         hvdlite.init()
-    engine, calls, error = basics.engine(), [], 0.0
+    started, error = [], 0.0
     for i, count in enumerate(counts):
         mine = _vector(dtype, count, hvdlite.rank(), seed + i)
         out = np.empty_like(mine)
-        name = engine.name("allreduce")
-        what = Descriptor("allreduce", name, ADASUM, dtype, ((count,),), prescale=2.0)
-        calls.append((engine.submit(Request(what, (mine,), (out,))), out))
-    for i, (request, out) in enumerate(calls):
-        engine.wait(request)
+        started.append((calls.allreduce([mine], [out], op=ADASUM, prescale=2.0), out))
+    for i, (call, out) in enumerate(started):
+        call.wait()
         size = range(hvdlite.size())
         vectors = [2 * _vector(dtype, counts[i], r, seed + i).astype(float) for r in size]
         right = _combine(vectors)
@@ -103,12 +101,12 @@ def _of(vectors: list, dtype: str) -> list:
     import numpy as np
 
     import hvdlite
-    from hvdlite import basics
+    from hvdlite import testing
     from hvdlite.collectives.adasum import adasum
 
     hvdlite.init()
     mine = np.array(vectors[hvdlite.rank()], dtype=dtype)
-    adasum(basics.engine().channels[0].collectives, mine, [len(mine)])
+    adasum(testing.collectives().messages, mine, [len(mine)])
     return mine.tolist()
 
 

@@ -13,15 +13,9 @@ def pool(ranks, np):
 
 def _start(**environment: str):
     """A new world with these settings; returns the way in which bytes move in it."""
-    import os
+    from hvdlite import testing
 
-    import hvdlite
-    from hvdlite import basics
-
-    os.environ.update(environment)
-    hvdlite.shutdown()
-    hvdlite.init()
-    return basics.engine().channels[0].collectives
+    return testing.new_world(**environment)
 
 
 # Messages
@@ -40,7 +34,8 @@ def _sent(algorithm: str, count: int) -> list[int]:
             return super().Isend(data, *args, **kwargs)
 
     collectives = _start(HVDLITE_ALLREDUCE=algorithm)
-    collectives.comm = Counting(collectives.comm)
+    group = collectives.group
+    group.comm = Counting(group.comm)
     buffer = np.ones(count, dtype=np.float32)
     collectives.allreduce(buffer, 1, lambda array: None)
     assert (buffer == collectives.group.size).all()
@@ -64,12 +59,12 @@ def test_a_ring_shares_the_work(pool, np):
 
 def _chosen(environment: dict, process_sets: list) -> list[str]:
     import hvdlite
-    from hvdlite import basics
+    from hvdlite import testing
 
     _start(**environment)
     for ranks in process_sets:
         hvdlite.add_process_set(ranks)
-    return [channel.collectives.name for channel in basics.engine().channels.values()]
+    return testing.algorithms()
 
 
 def _choose(pool, environment: dict, process_sets: list = ()) -> list[list[str]]:
@@ -135,7 +130,7 @@ def test_hosts_of_any_size(pool, algorithm):
 
 def _carriers(per_host: str) -> tuple[int, bool]:
     collectives = _start(HVDLITE_ALLREDUCE="hierarchical", HVDLITE_RANKS_PER_HOST=per_host)
-    return collectives.carriers, collectives.between is not None
+    return collectives.carriers, collectives.is_carrier
 
 
 @pytest.mark.parametrize(
@@ -157,25 +152,21 @@ def _rows(per_host: str, dtypes: list, count: int) -> list[str]:
     from twin import data, twin
 
     import hvdlite
-    from hvdlite import basics
+    from hvdlite import testing
     from hvdlite.request import Descriptor, Request
 
     _start(HVDLITE_RANKS_PER_HOST=per_host)
-    engine, wrong = basics.engine(), []
+    wrong = []
     for dtype in dtypes:
         parts = [data(dtype, count, rank, 5) for rank in range(hvdlite.size())]
-        name = engine.name("buffer")
-        what = Descriptor("allocate", name, shapes=((parts[0].nbytes,),))
-        request = engine.submit(Request(what))
-        engine.wait(request)
-        segment = request.result
+        segment = testing.allocate("buffer", parts[0].nbytes)
         rows = [row.view(parts[0].dtype) for row in segment.rows]
         assert len(rows) == hvdlite.local_size()
         mine = rows[segment.index]
         for _ in range(2):  # the second time, the ranks find the first time's result
             mine[:] = parts[hvdlite.rank()]
-            what = Descriptor("allreduce", name, 1, dtype, ((count,),))
-            engine.wait(engine.submit(Request(what, (mine,), (mine,), rows=rows)))
+            what = Descriptor("allreduce", "buffer", 1, dtype, ((count,),), packed=True)
+            testing.run(Request(what, (mine,), (mine,), shared_rows=rows))
             if mine.tobytes() != twin("Sum", parts, hvdlite.size()).tobytes():
                 wrong.append(f"{dtype} {count}: {mine[:5]}")
     return wrong
@@ -193,18 +184,15 @@ def _without_memory(limit: str, mib: int) -> tuple[float, bool, bool]:
     import numpy as np
 
     import hvdlite
-    from hvdlite import basics
-    from hvdlite.request import Descriptor, Request
+    from hvdlite import testing
 
     collectives = _start(HVDLITE_RANKS_PER_HOST="2", HVDLITE_SHARED_MEMORY_MB=limit)
-    engine = basics.engine()
-    request = engine.submit(Request(Descriptor("allocate", "b", shapes=((mib << 20,),))))
-    engine.wait(request)
+    together = testing.allocate("buffer", mib << 20) is not None
     alone = collectives.inside.allocate(mib << 20) is not None
     tensor = np.ones(3 << 18)  # 6 MiB, more than one piece
     collectives.allreduce(tensor, 1, lambda array: None)
     hvdlite.shutdown()
-    return tensor.mean(), alone, request.result is not None
+    return tensor.mean(), alone, together
 
 
 @pytest.mark.parametrize("np", [3])
@@ -225,10 +213,10 @@ def test_a_rank_that_ends_amid_an_allreduce_ends_it_on_all_hosts():
         """
         import numpy as np
         import hvdlite
-        from hvdlite import basics
+        from hvdlite import testing
 
         hvdlite.init()
-        collectives = basics.engine().channels[0].collectives
+        collectives = testing.collectives()
         assert collectives.name == "hierarchical"
         if hvdlite.rank() == 3:
             raise SystemExit
@@ -252,8 +240,7 @@ def _still_lent(algorithm: str) -> list[int]:
     for _ in range(3):
         collectives.allreduce(np.ones(10), 1, lambda array: None)
         collectives.alltoall(np.ones(3), [1, 1, 1], [1, 1, 1])
-    parts = [collectives, *(getattr(collectives, "between", None) or ())]
-    return [len(part.group.lent) for part in parts]
+    return [len(group.under_way) for group in collectives.group.with_parts()]
 
 
 @pytest.mark.parametrize("algorithm", ["mpi", "ring", "ps", "hierarchical"])

@@ -60,12 +60,11 @@ def _large_counts() -> list[list[float]]:
     import numpy as np
 
     import hvdlite
-    from hvdlite import basics
-    from hvdlite.collectives import mpi
+    from hvdlite import groups, objects, testing
 
     hvdlite.init()
-    collectives = mpi.MPICollectives(basics.engine().channels[0].group)
-    mpi.LARGEST_COUNT, before = 100, mpi.LARGEST_COUNT
+    collectives = testing.collectives().messages
+    groups.LARGEST_COUNT, before = 100, groups.LARGEST_COUNT
     try:
         rank, size = hvdlite.rank(), hvdlite.size()
         buffer = np.arange(1003, dtype=np.float32) * (rank + 1)
@@ -75,14 +74,16 @@ def _large_counts() -> list[list[float]]:
         swapped = collectives.alltoall(sent, [200, 300], [[200, 200], [300, 300]][rank])
         mine = np.full(777, rank, np.int16)
         collectives.broadcast(mine, 1)
+        gathered_objects = objects.allgather_object("x" * 1000 + str(rank))
     finally:
-        mpi.LARGEST_COUNT = before
+        groups.LARGEST_COUNT = before
     total = sum(range(1, size + 1))
     return [
         bool((buffer == np.arange(1003, dtype=np.float32) * total).all()),
         gathered.tolist() == [0] * 300 + [1] * 301,
         swapped.tolist() == [*_stretch(0, rank), *_stretch(1, rank)],
         mine.tolist() == [1] * 777,
+        gathered_objects == ["x" * 1000 + str(i) for i in range(size)],
     ]
 
 
@@ -93,4 +94,4 @@ def _stretch(source: int, target: int) -> range:
 
 def test_more_elements_than_one_mpi_call_takes(ranks):
     for good in ranks(2).run(_large_counts):
-        assert good == [True] * 4
+        assert good == [True] * 5

@@ -1,9 +1,11 @@
 """The timeline is valid JSON, whatever happens, and tells what Horovod's tells."""
 
 import json
+import subprocess
+import sys
 
 import pytest
-from mpi import launch
+from mpi import environment, launch
 
 TRAIN = """
 import os, sys, signal
@@ -111,3 +113,34 @@ for name in ("one", "two"):
     assert outcome.returncode == 0, outcome
     assert set(_by_tensor(tmp_path / "one.json")) == {"allreduce.one"}
     assert set(_by_tensor(tmp_path / "two.json")) == {"allreduce.two"}
+
+
+def test_a_full_disk_leaves_valid_json(tmp_path):
+    """The limit of a file's size stands for the disk's end: a part of a write is still done."""
+    path = tmp_path / "timeline.json"
+    program = f"""
+import resource, time
+import numpy as np
+import hvdlite
+from hvdlite import calls
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+hvdlite.init()
+hvdlite.start_timeline({str(path)!r})
+for i in range(60):
+    calls.allreduce([np.ones(2)], [np.ones(2)], name=str(i)).wait()
+    time.sleep(0.01)
+hvdlite.shutdown()
+print("trained")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert "trained" in done.stdout, done.stderr
+    assert done.stderr.count("no timeline is written to") == 1
+    assert 1000 < path.stat().st_size <= 3000
+    assert json.loads(path.read_text())

@@ -80,16 +80,13 @@ def test_an_interrupt_while_an_idle_group_is_looked_at_is_an_interrupt():
         """
 import torch
 import hvdlite.torch as hvd
-from hvdlite import basics
+from hvdlite import testing
 hvd.init()
 hvd.add_process_set([0, 1])
 
-def interrupt():
-    raise KeyboardInterrupt
-
 try:
     if hvd.rank() == 0:
-        basics.engine().channels[1].agreement.advance = interrupt  # where the signal arrives
+        testing.interrupt_progress(1)  # where the signal arrives
     hvd.allreduce(torch.ones(2), name="stuck" if hvd.rank() == 0 else "other")
 except KeyboardInterrupt:
     print("interrupted", flush=True)

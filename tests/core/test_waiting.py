@@ -1,12 +1,6 @@
 """Waits: warnings of the stall inspector, fusion's messages, workers of a DataLoader."""
 
-import os
-import signal
-import threading
-
 from mpi import launch
-
-from hvdlite import waiting
 
 START = """
 import os, time
@@ -95,11 +89,11 @@ def _one_wait_in_another() -> list[str]:
     import time
 
     import hvdlite.torch as hvd
-    from hvdlite.basics import engine
+    from hvdlite import testing
     from hvdlite.stall import wait_until
 
     hvd.init()
-    group, started, notes = engine().channels[0].group, time.monotonic(), []
+    group, started, notes = testing.collectives().group, time.monotonic(), []
 
     def noted() -> str:
         return group.world.status.read(hvd.rank()).text
@@ -120,35 +114,6 @@ def test_a_wait_inside_of_another_leaves_its_note(ranks):
         assert during.startswith("waits in the outer wait at ") and after == ""
 
 
-def test_a_wait_inside_of_another_leaves_its_interrupt():
-    """Waits in another thread than the main one learn of Ctrl-C by a pipe."""
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-    ended = []
-
-    def wait() -> None:
-        outer = waiting.Patience()
-        os.write(writer, bytes([signal.SIGINT]))
-        waiting.Patience()
-        try:
-            while outer.pause() < 5:
-                pass
-        except KeyboardInterrupt:
-            ended.append(True)
-
-    before = waiting._signals[:]
-    waiting.watch(reader)
-    try:
-        thread = threading.Thread(target=wait)
-        thread.start()
-        thread.join()
-    finally:
-        waiting._signals[:] = before
-        os.close(reader)
-        os.close(writer)
-    assert ended == [True]
-
-
 def _fusion(threshold: int) -> tuple[int, list[float]]:
     """How many collectives 300 tensors of three dtypes in turn need, and their sums."""
     import os
@@ -156,25 +121,14 @@ def _fusion(threshold: int) -> tuple[int, list[float]]:
     import torch
 
     import hvdlite.torch as hvd
-    from hvdlite import basics
+    from hvdlite import testing
 
-    os.environ["HOROVOD_FUSION_THRESHOLD"] = str(threshold)
-    hvd.shutdown()
-    hvd.init()
-    collectives = basics.engine().channels[0].collectives
-    calls = []
-    for method in ("allreduce", "run_staged"):
-        run = getattr(collectives, method)
-
-        def counted(*args, run=run):
-            calls.append(1)
-            return run(*args)
-
-        setattr(collectives, method, counted)
+    testing.new_world(HOROVOD_FUSION_THRESHOLD=str(threshold))
     dtypes = [torch.float32, torch.float64, torch.int32]
     tensors = [torch.full((10,), i).to(dtypes[i % 3]) for i in range(300)]
-    handles = [hvd.allreduce_async_(tensor, op=hvd.Sum) for tensor in tensors]
-    sums = [hvd.synchronize(handle)[9].item() for handle in handles]
+    with testing.counted("allreduce", "run_staged") as calls:
+        handles = [hvd.allreduce_async_(tensor, op=hvd.Sum) for tensor in tensors]
+        sums = [hvd.synchronize(handle)[9].item() for handle in handles]
     del os.environ["HOROVOD_FUSION_THRESHOLD"]
     hvd.shutdown()
     return len(calls), sums
@@ -193,23 +147,19 @@ def _accumulating_saves_collectives() -> int:
     import torch
 
     import hvdlite.torch as hvd
-    from hvdlite import basics
+    from hvdlite import testing
 
     hvd.init()
-    collectives = basics.engine().channels[0].collectives
-    calls = []
-    run = collectives.allreduce_rows
-    collectives.allreduce_rows = lambda *args: (calls.append(1), run(*args))
     model = torch.nn.Linear(3, 3)
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1), backward_passes_per_step=40
     )
-    for _ in range(2):
-        for _ in range(40):
-            model(torch.ones(1, 3)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    collectives.allreduce_rows = run
+    with testing.counted("allreduce_rows") as calls:
+        for _ in range(2):
+            for _ in range(40):
+                model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
     return len(calls)
 
 

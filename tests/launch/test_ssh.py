@@ -18,7 +18,7 @@ WHERE = """
 import os, sys
 import numpy as np
 import hvdlite as hvd
-from hvdlite import basics, calls
+from hvdlite import calls, testing
 
 hvd.init()
 array = np.full(100_000, hvd.rank() + 1.0)
@@ -27,7 +27,7 @@ cards = os.environ.get("OMPI_MCA_btl_tcp_if_include")
 sys.stdout.write(
     f"{hvd.rank()} of {hvd.size()}, {hvd.local_rank()} of {hvd.local_size()}, "
     f"{hvd.cross_rank()} of {hvd.cross_size()} on {os.uname().nodename}, "
-    f"{basics.engine().channels[0].collectives.name}: {array.min():g} {array.max():g}, {cards}\\n"
+    f"{testing.collectives().name}: {array.min():g} {array.max():g}, {cards}\\n"
 )
 """
 

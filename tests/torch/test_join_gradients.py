@@ -6,12 +6,11 @@ import pytest
 def _train(per_host: str) -> list[float]:
     """A step of all ranks, then one of all but the last, which is slow to go along."""
     import os
-    import time
 
     import torch
 
     import hvdlite.torch as hvd
-    from hvdlite import basics
+    from hvdlite import testing
 
     os.environ["HVDLITE_RANKS_PER_HOST"] = per_host
     hvd.shutdown()
@@ -21,19 +20,13 @@ def _train(per_host: str) -> list[float]:
     (param * 8).sum().backward()
     optimizer.step()
     if hvd.rank() == hvd.size() - 1:
-        agreement = basics.engine().channels[0].agreement
-        stand_in = agreement.stand_in
-
-        def slow(what):
-            time.sleep(0.2)
-            return stand_in(what)
-
-        agreement.stand_in = slow
+        with testing.slow_rank(0.2):
+            hvd.join()
     else:
         optimizer.zero_grad()
         param.sum().backward()
         optimizer.step()
-    hvd.join()
+        hvd.join()
     del os.environ["HVDLITE_RANKS_PER_HOST"]
     hvd.shutdown()
     return param.detach().unique().tolist()

@@ -14,6 +14,7 @@ from ..runtime_facts import CORES
 from .data_side import Slice
 from .recorder import Recorder
 
+OBJECTS = ("broadcast_object", "allgather_object", "exchange")
 SMALL = 64  # values in a collective that are written down
 
 # Called before every collective: each front end makes its rank's first weights its own.
@@ -50,17 +51,21 @@ def watch(record: Recorder) -> None:
     # Below all bindings, so that no spelling of a call is missed.
     submit = hvdlite.engine.Engine.submit
 
-    def watched_submit(self: Any, request: Any, group: int = 0) -> Any:
-        for each in before_collective:
-            each()
-        what = request.descriptor
-        if what.kind in ("allreduce", "reducescatter"):
-            elements = int(sum(np.prod(shape) for shape in what.shapes))
-        else:
-            elements = sum(array.size for array in request.inputs)
-        facts = {"kind": what.kind, "name": what.name, "elements": elements, "op": what.op}
-        record("collective", **facts, values=_values(request, elements), where=record.where())
-        return submit(self, request, group)
+    def watched_submit(self: Any, requests: Any, set_id: int = 0) -> None:
+        for request in requests:
+            for each in before_collective:
+                each()
+            what = request.descriptor
+            if what.kind in ("allreduce", "reducescatter"):
+                elements = int(sum(np.prod(shape) for shape in what.shapes))
+            else:
+                elements = sum(array.size for array in request.inputs)
+            kind = "exchange" if what.kind in OBJECTS else what.kind
+            name = what.name if what.packed else what.key
+            facts = {"kind": kind, "name": name, "elements": elements, "op": what.op}
+            values = _values(request, elements)
+            record("collective", **facts, values=values, where=record.where())
+        submit(self, requests, set_id)
 
     hvdlite.engine.Engine.submit = watched_submit
 
@@ -68,10 +73,10 @@ def watch(record: Recorder) -> None:
 def _values(request: Any, elements: int) -> list[float]:
     """The numbers that a small call sends; none for what is no number."""
     try:
-        if request.descriptor.kind == "exchange":
+        if request.descriptor.kind in OBJECTS:
             import cloudpickle
 
-            data = request.item[0]
+            data = request.payload[0]
             if not isinstance(data, bytes) or len(data) > 4096:
                 return []
             return _flat(cloudpickle.loads(data))

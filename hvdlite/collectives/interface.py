@@ -1,0 +1,109 @@
+"""The interface of all algorithms, and what those share that bring an allreduce of their own."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hvdlite.groups import Group
+from hvdlite.reduction import Finish, accumulator
+from hvdlite.request import Request
+from hvdlite.shared_memory import Segment
+from hvdlite.slices import slices_of
+
+if TYPE_CHECKING:
+    from hvdlite.collectives.mpi import MPICollectives
+
+
+class Collectives(ABC):
+    """How a group's bytes move.
+
+    The engine calls a method on all ranks of the group once they have agreed on it. Arrays are
+    flat, contiguous and of one dtype on all ranks: any of numbers for what only moves, and one
+    that `reduction.check_op` accepts for what reduces. Counts are in elements, ranks are indices
+    in the group. `finish` is what is left to do to a complete sum.
+
+    A method returns when the result is there; on a GPU, when it is in the stream's queue. Each
+    waits interruptibly, and raises HorovodInternalError when a rank is lost meanwhile. One thread
+    at a time may call them.
+    """
+
+    name: str  # in HVDLITE_ALLREDUCE, and in the timeline
+    # The ranks' rows where the last `stage` has put the data of all its calls; empty if it has not.
+    staged: Sequence[np.ndarray] = ()
+
+    def __init__(self, group: Group):
+        self.group = group
+
+    @property
+    @abstractmethod
+    def messages(self) -> "MPICollectives":
+        """The one that sends messages between pairs of ranks."""
+
+    @abstractmethod
+    def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
+        """Reduce `buffer` in place over all ranks; bit-equal on all of them afterwards."""
+
+    def allreduce_rows(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
+        """The same where the buffers are the rows of a segment that `allocate` has given."""
+        raise NotImplementedError
+
+    def together(self) -> AbstractContextManager:
+        """Broadcasts that are made within may be one."""
+        return nullcontext()
+
+    @abstractmethod
+    def broadcast(self, buffer: np.ndarray, root: int) -> None:
+        """Overwrite `buffer` with that of rank `root`."""
+
+    @abstractmethod
+    def allgather(self, part: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        """All ranks' parts, in rank order; rank i's has counts[i] elements."""
+
+    @abstractmethod
+    def alltoall(
+        self, data: np.ndarray, send_counts: Sequence[int], receive_counts: Sequence[int]
+    ) -> np.ndarray:
+        """Send the i-th stretch of `data` to rank i; returns what came, in rank order."""
+
+    def reducescatter(
+        self, data: np.ndarray, counts: Sequence[int], op: int, finish: Finish
+    ) -> np.ndarray:
+        """Reduce `data` over all ranks and keep this rank's stretch of counts[index] elements."""
+        work = data.copy()
+        self.allreduce(work, op, finish)
+        return work[slices_of(counts)[self.group.index]].copy()
+
+    def stage(self, batch: Sequence[Request], number: int) -> None:
+        """Called before round `number` with the calls that this rank offers in it.
+
+        The batch is empty where one collective can't run them all.
+
+        An algorithm may already put the data of allreduces where the others will find it.
+        """
+        self.staged = ()
+
+    def run_staged(self, batch: Sequence[Request]) -> None:
+        """Finish the calls of a round from what all ranks have staged for it."""
+        raise NotImplementedError
+
+    def allocate(self, row_bytes: int) -> Segment | None:
+        """Shared memory with a row for each rank of this host; None, on all ranks, without it."""
+        return None
+
+
+class ByMessages(Collectives):
+    """Allreduce by messages, for which `reduce` is the algorithm."""
+
+    @abstractmethod
+    def reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
+        """`allreduce` of a buffer that has no half precision."""
+
+    def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
+        # Halves are added up in float32 and rounded once.
+        work = buffer.astype(accumulator(buffer.dtype), copy=False)
+        self.reduce(work, op, finish)
+        if work is not buffer:
+            buffer[:] = work

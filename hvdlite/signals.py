@@ -1,0 +1,85 @@
+"""Ctrl-C: held back while ranks set things up together, and heard by waits in every thread.
+
+Python runs signal handlers in the main thread only, between two of its own instructions.
+"""
+
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_UNHANDLED_AFTER = 0.05  # seconds in which the main thread would have come to its handlers
+
+
+def in_main_thread() -> bool:
+    """Whether signal handlers run in this thread."""
+    return threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold interrupts back for the short time in which the ranks set things up together.
+
+    It is the handler that is exchanged: a signal that one thread blocks comes by another.
+    """
+    if not in_main_thread() or signal.getsignal(signal.SIGINT) is None:
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+class _Watch:
+    """When a SIGINT came that the main thread has not come to handle."""
+
+    begun = False
+    unhandled_since: float | None = None
+
+
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+def _main_thread_is_back(_: object) -> int:
+    _Watch.unhandled_since = None
+    return 0
+
+
+def _listen(pipe: int) -> None:
+    while numbers := os.read(pipe, 4096):
+        if signal.SIGINT in numbers:
+            _Watch.unhandled_since = time.monotonic()
+            # Runs in the main thread, as soon as that is in Python's code.
+            ctypes.pythonapi.Py_AddPendingCall(_main_thread_is_back, None)
+
+
+def watch() -> None:
+    """Let waits in other threads end with Ctrl-C while the main thread is in foreign code.
+
+    It may itself be waiting there for such a thread. Python writes to a pipe when a signal
+    arrives, in whatever thread. Does nothing where somebody else listens to that pipe.
+    """
+    if _Watch.begun or not in_main_thread():
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    if before != -1:
+        signal.set_wakeup_fd(before)
+        os.close(reader)
+        os.close(writer)
+        return
+    _Watch.begun = True
+    threading.Thread(target=_listen, args=(reader,), name="signals", daemon=True).start()
+
+
+def is_interrupted() -> bool:
+    """Whether a SIGINT has come that the main thread can't handle, being in foreign code."""
+    since = _Watch.unhandled_since
+    return since is not None and time.monotonic() > since + _UNHANDLED_AFTER
