@@ -4,23 +4,18 @@ A binding turns its tensors into contiguous arrays, starts a call here, and turn
 `Call.wait` returns back into tensors. Arrays are used as they are, without a copy.
 """
 
-import functools
-import inspect
-import numbers
-import operator
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from hvdlite.basics import check_process_set, engine, process_set_number
-from hvdlite.compression import check_compression
+from hvdlite.basics import engine, process_set_number
 from hvdlite.engine import Engine
 from hvdlite.gpu import CPU, Device
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.reduction import check_op
-from hvdlite.request import ADASUM, AVERAGE, SUM, Descriptor, Request, dtype_name
+from hvdlite.request import AVERAGE, SUM, Descriptor, Request, dtype_name
 
 
 class Call:
@@ -54,28 +49,6 @@ class Call:
         return self._finish()
 
 
-def single(grouped: Callable, name: str, first: Callable | None = None) -> Callable:
-    """The function for one tensor that belongs to a function for several.
-
-    It takes `tensor` instead of `tensors`, and the same other arguments; `first` picks its result
-    from that of `grouped`, which is a list where nothing else is said.
-    """
-    first = first or operator.itemgetter(0)
-
-    @functools.wraps(grouped)
-    def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        return first(grouped([tensor], *args, **kwargs))
-
-    signature = inspect.signature(grouped)
-    tensors, *others = signature.parameters.values()
-    call.__signature__ = signature.replace(
-        parameters=[tensors.replace(name="tensor", annotation=Any), *others], return_annotation=Any
-    )
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"`{grouped.__name__}` for one tensor, which gives one result."
-    return call
-
-
 # Arguments
 
 
@@ -91,26 +64,6 @@ def operation(average: bool | None, op: int | None) -> int:
         stacklevel=4,
     )
     return AVERAGE if average else SUM
-
-
-def check_passes(passes: Any) -> int:
-    """A number of backward passes; raises ValueError for what is none."""
-    if not isinstance(passes, numbers.Integral) or passes <= 0:
-        raise ValueError(f"backward_passes_per_step={passes!r}: it must be 1 or more")
-    return passes
-
-
-def check_gradients(
-    compression: Any, process_set: ProcessSet, op: int, predivide_factor: float, passes: int
-) -> None:
-    """Raise TypeError or ValueError for options of an optimizer or a tape that make no sense."""
-    check_compression(compression)
-    check_process_set(process_set)
-    check_passes(passes)
-    if op not in (AVERAGE, SUM, ADASUM):
-        raise ValueError(f"op must be hvd.Average, hvd.Sum or hvd.Adasum, not {op!r}")
-    if predivide_factor == 0 or (predivide_factor != 1.0 and op != AVERAGE):
-        raise ValueError("gradient_predivide_factor needs op=hvd.Average and is never 0")
 
 
 def check_root(root_rank: int, process_set: ProcessSet, title: str = "broadcast") -> None:

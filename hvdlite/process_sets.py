@@ -60,7 +60,7 @@ class ProcessSet:
         )
 
     def __hash__(self) -> int:
-        return id(self)
+        return hash(self.process_set_id)  # both change when the set is taken into or out of use
 
     def __repr__(self) -> str:
         told = f"process_set_id={self.process_set_id}, ranks={self.ranks}"

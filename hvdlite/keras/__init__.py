@@ -1,12 +1,13 @@
 """The Keras binding: `import hvdlite.keras as hvd`, or `import horovod.keras as hvd`."""
 
-# ruff: noqa: F401, F403, I001
+# ruff: noqa: F403, I001
 # fmt: off
-import functools
+import functools as _functools
 
 import keras as _keras
 
 from hvdlite import *
+from hvdlite import __all__ as _basics
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.keras.functions import (
     DistributedOptimizer, PartialDistributedOptimizer, allgather, allreduce, broadcast,
@@ -27,7 +28,14 @@ from hvdlite.keras import elastic
 
 _keras2.advise()
 
-load_model = functools.partial(_load, _keras)
+load_model = _functools.partial(_load, _keras)
 
-# Everything above is offered, under Horovod's names.
-__all__ = [name for name in globals() if not name.startswith("_")]
+# fmt: off
+__all__ = [
+    *_basics,
+    "Adasum", "Average", "Compression", "DistributedOptimizer",
+    "HorovodInternalError", "PartialDistributedOptimizer", "Sum", "allgather",
+    "allgather_object", "allreduce", "broadcast", "broadcast_global_variables",
+    "broadcast_object", "callbacks", "elastic", "load_model", "reducescatter",
+]
+# fmt: on

@@ -3,6 +3,7 @@
 from typing import Any
 
 from hvdlite.compression import NoneCompressor
+from hvdlite.gradients.options import GradientOptions, check_groups
 from hvdlite.keras.optimizer import backend, distribute
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import AVERAGE, SUM
@@ -42,14 +43,18 @@ def DistributedOptimizer(
 
     Raises TypeError for what is no optimizer, ValueError for arguments that make no sense.
     """
-    if groups is not None and not isinstance(groups, list) and groups <= 0:
-        raise ValueError("groups must be a positive number or a list of lists of variables")
-    options = {"compression": compression, "sparse_as_dense": sparse_as_dense, "op": op}
-    options |= {"gradient_predivide_factor": gradient_predivide_factor, "process_set": process_set}
-    options |= {"backward_passes_per_step": backward_passes_per_step}
-    options |= {"average_aggregated_gradients": average_aggregated_gradients}
-    options |= {"scale_local_gradients": scale_local_gradients}
-    return distribute(optimizer, local_layers, **options)
+    check_groups(num_groups, groups)
+    options = GradientOptions(
+        compression=compression,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        sparse_as_dense=sparse_as_dense,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+    return distribute(optimizer, options, local_layers)
 
 
 PartialDistributedOptimizer = DistributedOptimizer
@@ -77,18 +82,18 @@ def in_session() -> bool:
     """Whether this is a program of TensorFlow 1, whose tensors have values in a session only."""
     if backend() != "tensorflow":
         return False
-    import tensorflow as tf
+    from hvdlite.tensorflow import v1
 
-    return not tf.executing_eagerly() and not tf.inside_function()
+    return v1.in_session()
 
 
 def _evaluated(result: Any) -> Any:
     """The result; in a graph of TensorFlow 1, its value."""
     if not in_session():
         return result
-    import tensorflow as tf
+    from hvdlite.tensorflow import v1
 
-    return tf.compat.v1.keras.backend.get_session().run(result)
+    return v1.evaluated(result)
 
 
 def read(variable: Any) -> Any:
@@ -145,6 +150,6 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
     Raises RuntimeError in eager code, where BroadcastGlobalVariablesCallback does it.
     """
-    from hvdlite.tensorflow.functions import broadcast_global_variables as operation
+    from hvdlite.tensorflow.v1 import broadcast_global_variables as operation
 
     return _evaluated(operation(root_rank))

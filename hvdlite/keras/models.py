@@ -3,7 +3,8 @@
 from typing import Any
 
 from hvdlite.compression import NoneCompressor
-from hvdlite.keras.optimizer import Distributed, distribute, without_xla
+from hvdlite.gradients.options import GradientOptions
+from hvdlite.keras.optimizer import DistributedMixin, distribute, without_xla
 
 
 def load(
@@ -22,7 +23,7 @@ def load(
     known = {each.__name__: each for each in custom_optimizers or ()} | (custom_objects or {})
     model = keras.models.load_model(filepath, custom_objects=known)
     optimizer = model.optimizer
-    if optimizer is not None and not isinstance(optimizer, Distributed):
-        model.optimizer = distribute(optimizer, compression=compression)
+    if optimizer is not None and not isinstance(optimizer, DistributedMixin):
+        model.optimizer = distribute(optimizer, GradientOptions(compression=compression))
         without_xla(model)
     return model

@@ -1,14 +1,14 @@
 """The TensorFlow binding: `import hvdlite.tensorflow as hvd`, also as `horovod.tensorflow`."""
 
-# ruff: noqa: F401, F403, I001
+# ruff: noqa: F403, I001
 # fmt: off
 from hvdlite import *
+from hvdlite import __all__ as _basics
 from hvdlite.calls import barrier
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.tensorflow.compression import Compression
 from hvdlite.tensorflow.functions import (
-    BroadcastGlobalVariablesHook, allgather_object, broadcast_, broadcast_global_variables,
-    broadcast_object, broadcast_object_fn, broadcast_variables,
+    allgather_object, broadcast_, broadcast_object, broadcast_object_fn, broadcast_variables,
 )
 from hvdlite.tensorflow.ops import (
     Adasum, Average, Max, Min, Product, Sum, allgather, allreduce, alltoall, broadcast,
@@ -18,8 +18,17 @@ from hvdlite.tensorflow.ops import (
 from hvdlite.tensorflow.optimizer import DistributedOptimizer
 from hvdlite.tensorflow.sync_batch_norm import SyncBatchNormalization
 from hvdlite.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
+from hvdlite.tensorflow.v1 import BroadcastGlobalVariablesHook, broadcast_global_variables
 from hvdlite.tensorflow import elastic
-# fmt: on
 
-# Everything above is offered, under Horovod's names.
-__all__ = [name for name in globals() if not name.startswith("_")]
+__all__ = [
+    *_basics, "Adasum", "Average", "BroadcastGlobalVariablesHook", "Compression",
+    "DistributedGradientTape", "DistributedOptimizer", "HorovodInternalError", "Max", "Min",
+    "PartialDistributedGradientTape", "Product", "Sum", "SyncBatchNormalization", "allgather",
+    "allgather_object", "allreduce", "alltoall", "barrier", "broadcast", "broadcast_",
+    "broadcast_global_variables", "broadcast_object", "broadcast_object_fn",
+    "broadcast_variables", "elastic", "grouped_allgather", "grouped_allreduce",
+    "grouped_reducescatter", "join", "local_rank_op", "local_size_op",
+    "process_set_included_op", "rank_op", "reducescatter", "size_op",
+]
+# fmt: on

@@ -1,4 +1,4 @@
-"""Start all ranks from the same state: variables, at once or by a hook of a v1 session."""
+"""Start all ranks from the same state: variables and objects."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,6 +10,7 @@ from hvdlite import calls, objects
 from hvdlite.basics import process_set_number
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.tensorflow.graph import as_tensorflow, call, name_of
+from hvdlite.tensorflow.ops import as_tensors
 
 
 def broadcast_variables(
@@ -36,7 +37,7 @@ def broadcast_variables(
             started.append(calls.broadcast(copy, root_rank, each, process_set))
         return [each.wait() for each in started]
 
-    values = [tf.convert_to_tensor(variable) for variable in variables]
+    values = as_tensors(variables, "broadcast_variables")
     dtypes, shapes = [value.dtype for value in values], [value.shape for value in values]
     results = call(run, values, dtypes, shapes) if values else []
     assigned = [
@@ -55,41 +56,6 @@ def broadcast_(
     done = broadcast_variables(variables, root_rank, process_set)
     with tf.control_dependencies([] if done is None else [done]):
         return [tf.identity(variable) for variable in variables]
-
-
-def broadcast_global_variables(root_rank: int) -> Any:
-    """The operation that overwrites all variables of a TensorFlow 1 graph with the root's.
-
-    Raises RuntimeError in eager code, where there are none.
-    """
-    if tf.executing_eagerly():
-        raise RuntimeError(
-            "hvd.broadcast_global_variables() is for graphs of TensorFlow 1; call "
-            "hvd.broadcast_variables(model.variables, root_rank=0) and the same for the "
-            "optimizer's variables"
-        )
-    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
-
-
-class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """Overwrites all variables with the root's when a session is created.
-
-    So all ranks start from the root's values, new or from its checkpoint.
-    """
-
-    def __init__(self, root_rank: int, device: str = ""):
-        super().__init__()
-        self.root_rank = root_rank
-        self.device = device
-        self.bcast_op: Any = None
-
-    def begin(self) -> None:
-        graph = tf.compat.v1.get_default_graph()
-        if self.bcast_op is None or self.bcast_op.graph is not graph:
-            self.bcast_op = broadcast_global_variables(self.root_rank)
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        session.run(self.bcast_op)
 
 
 # The runtime sends objects without the help of a graph, so a session is not needed.

@@ -1,102 +1,83 @@
-"""All gradients of a step reduced over the ranks in one call.
+"""The gradients of a step of TensorFlow, fed to the GradientReducer as arrays.
 
-What TensorFlow hands over are arrays on its own memory. They are copied into a bucket in shared
-memory (a large one only as far as other ranks reduce it), and the reduced gradients are views of
-the bucket.
+The arrays are on TensorFlow's own memory. They are copied into buckets, and the reduced gradients
+are views of these.
 """
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from hvdlite import buckets, calls
-from hvdlite.basics import engine, process_set_number
-from hvdlite.buckets import Bucket
-from hvdlite.compression import NoneCompressor
+from hvdlite import calls
 from hvdlite.exceptions import HorovodInternalError
-from hvdlite.process_sets import ProcessSet, global_process_set
+from hvdlite.gradients.buckets import Bucket, Gradient
+from hvdlite.gradients.options import GradientOptions
+from hvdlite.gradients.reducer import DENSE, GradientReducer
 from hvdlite.reduction import BFLOAT16
-from hvdlite.request import ADASUM, AVERAGE, Request, digest
-from hvdlite.tensorflow.compression import Compression
+from hvdlite.request import ADASUM, digest, dtype_name
 from hvdlite.tensorflow.graph import call, name_of
 from hvdlite.tensorflow.ops import grouped_allreduce
 
-# What to do about an error, by the words in it that tell what went wrong.
-_HINTS = {
-    "has ended": "Ranks must take the same number of steps. Where a callback ends the training "
-    "early, all ranks must see the same metrics: put hvd.callbacks.MetricAverageCallback() before "
-    "EarlyStopping.",
-    "allocate '": "The gradients differ in number, shape or dtype: build the same model on every "
-    "rank.",
-}
+_ADVICE_ON_STEPS = (
+    "Ranks must take the same number of steps. Where a callback ends the training early, all ranks "
+    "must see the same metrics: put hvd.callbacks.MetricAverageCallback() before EarlyStopping."
+)
 
 
-@dataclass(eq=False)
-class GradientReducer:
+class GradientSync:
     """Reduces lists of gradients; `None` stays `None`.
 
-    With `keep` the reduced gradients are the caller's. Without it they are views of this
-    reducer's buckets and valid until its next call, which saves a copy.
+    With `keep` the reduced gradients are the caller's. Without it they are views of the buckets
+    and valid until the next call, which saves a copy.
     With several passes, gradients are added up on this rank for so many calls first; `ready`
     then says (a bool tensor) whether the last call has reduced them.
     """
 
-    compression: Any = Compression.none
-    sparse_as_dense: bool = False
-    op: int = AVERAGE
-    gradient_predivide_factor: float = 1.0
-    process_set: ProcessSet = global_process_set
-    scale_local_gradients: bool = True
-    backward_passes_per_step: int = 1
-    average_aggregated_gradients: bool = False
-    keep: bool = True
-
-    def __post_init__(self) -> None:
-        self.passes, factor = self.backward_passes_per_step, self.gradient_predivide_factor
-        calls.check_gradients(self.compression, self.process_set, self.op, factor, self.passes)
+    def __init__(self, options: GradientOptions, keep: bool = True):
+        self.options, self.keep = options, keep
+        self.passes = options.backward_passes_per_step
         self.ready: Any = True
-        self._scales = (1.0 / factor, factor)
-        self._buckets: dict[int, list[_Share]] = {}
-        self._engine: Any = None
+        self._reducers: dict[int, GradientReducer] = {}  # one for each list of shapes
         self._sums: list[np.ndarray] = []
         self._passed = 0
         self._warned = False
 
-    @property
-    def active(self) -> bool:
-        """Whether there are other ranks to reduce with."""
-        return self.process_set.included() and self.process_set.size() > 1
-
-    def __call__(self, gradients: Sequence[Any], is_local: Sequence[bool] = ()) -> list[Any]:
+    def __call__(
+        self,
+        gradients: Sequence[Any],
+        is_local: Sequence[bool] = (),
+        names: Sequence[str] = (),
+    ) -> list[Any]:
         """The reduced gradients. Those that `is_local` marks are not reduced."""
-        results = list(gradients)
-        if not self.active and self.passes == 1:
+        results, options = list(gradients), self.options
+        if not options.active and self.passes == 1:
             return results
         self._warn_of_second_reduction(results)
         given = [i for i, gradient in enumerate(results) if gradient is not None]
         local = [i for i in given if i < len(is_local) and is_local[i]]
         for i in local:
-            results[i] = self._scaled(results[i])
+            results[i] = _divided(results[i], options.local_scale)
         sparse = [i for i in given if isinstance(results[i], tf.IndexedSlices)]
-        if sparse and self.passes > 1 and not self.sparse_as_dense:
+        if sparse and self.passes > 1 and not options.sparse_as_dense:
             raise ValueError(
                 "backward_passes_per_step > 1 needs dense gradients: set sparse_as_dense=True"
             )
-        sparse = [i for i in sparse if i not in local and not self.sparse_as_dense]
+        sparse = [i for i in sparse if i not in local and not options.sparse_as_dense]
         dense = [i for i in given if i not in sparse and (i not in local or self.passes > 1)]
         if sparse:
             slices = [results[i] for i in sparse]
-            gathered = grouped_allreduce(slices, op=self.op, process_set=self.process_set)
+            process_set = options.process_set
+            gathered = grouped_allreduce(slices, op=options.op, process_set=process_set)
             for i, each in zip(sparse, gathered, strict=True):
                 results[i] = each
         if dense:
             tensors = [tf.convert_to_tensor(results[i]) for i in dense]
-            reduced = self._reduce(tensors, [place for place, i in enumerate(dense) if i in local])
-            for i, each in zip(dense, reduced, strict=True):
+            own = [place for place, i in enumerate(dense) if i in local]
+            titles = [names[i] if i < len(names) else f"noname.{i}" for i in dense]
+            for i, each in zip(dense, self._reduce(tensors, own, titles), strict=True):
                 results[i] = each
         for each in results:
             if each is not None:
@@ -112,35 +93,28 @@ class GradientReducer:
                 stacklevel=4,
             )
 
-    def _scaled(self, gradient: Any) -> Any:
-        """A local gradient, so that its share in the model's step is that of an averaged one."""
-        size = self.process_set.size() if self.scale_local_gradients else 1
-        if isinstance(gradient, tf.IndexedSlices):
-            values = gradient.values / size
-            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-        return gradient / size
-
-    def _reduce(self, tensors: list[tf.Tensor], local: list[int]) -> list[tf.Tensor]:
-        compression = self.compression
-        own_casts = compression is NoneCompressor or hasattr(compression, "wire_dtype")
-        contexts: Sequence[Any] = ()
-        if not own_casts:
+    def _reduce(
+        self, tensors: list[tf.Tensor], local: list[int], names: Sequence[str]
+    ) -> list[tf.Tensor]:
+        compression, contexts = self.options.compression, ()
+        if self.options.own_compressor:
             tensors, contexts = zip(*map(compression.compress, tensors), strict=True)
         name = name_of("gradients", None)
         ready, *reduced = call(
-            lambda *arrays: self._run(arrays, local, name),
+            lambda *arrays: self._run(arrays, local, names, name),
             tensors,
             [tf.bool, *(tensor.dtype for tensor in tensors)],
             [(), *(tensor.shape for tensor in tensors)],
         )
         self.ready = ready if self.passes > 1 else True
-        if not own_casts:
-            pairs = zip(reduced, contexts, strict=True)
-            reduced = [compression.decompress(*pair) for pair in pairs]
-        return reduced
+        return list(map(compression.decompress, reduced, contexts)) if contexts else reduced
 
     def _run(
-        self, arrays: Sequence[np.ndarray], local: list[int], name: str | None
+        self,
+        arrays: Sequence[np.ndarray],
+        local: list[int],
+        names: Sequence[str],
+        name: str | None,
     ) -> list[np.ndarray]:
         """Whether this was the last of some passes, and the reduced arrays."""
         arrays = list(arrays)
@@ -154,67 +128,61 @@ class GradientReducer:
             if self._passed:
                 return [np.False_, *map(np.zeros_like, arrays)]
             arrays, self._sums = self._sums, []
-            if self.average_aggregated_gradients:
+            if self.options.average_aggregated_gradients:
                 arrays = [array / array.dtype.type(self.passes) for array in arrays]
-        if self.active:
+        if self.options.active:
             shared = [i for i in range(len(arrays)) if i not in local]
             try:
-                reduced = self.reduce_arrays([arrays[i] for i in shared], name)
+                reduced = self._reduce_arrays(
+                    [arrays[i] for i in shared], [names[i] for i in shared], name
+                )
             except HorovodInternalError as error:
-                hints = [hint for words, hint in _HINTS.items() if words in str(error)]
-                raise HorovodInternalError(" ".join([str(error), *hints])) from None
+                if "has ended" not in str(error):
+                    raise
+                raise HorovodInternalError(f"{error} {_ADVICE_ON_STEPS}") from None
             for i, array in zip(shared, reduced, strict=True):
                 arrays[i] = array
         return [np.True_, *arrays]
 
-    def reduce_arrays(self, arrays: Sequence[np.ndarray], name: str | None) -> list[np.ndarray]:
+    def _reduce_arrays(
+        self, arrays: Sequence[np.ndarray], names: Sequence[str], name: str | None
+    ) -> list[np.ndarray]:
         """The reduced arrays; every rank of the set must call it with the same shapes."""
-        group = process_set_number(self.process_set)
-        if self.op == ADASUM:
-            outputs = [np.empty_like(array) for array in arrays]
-            return calls.allreduce(arrays, outputs, name, ADASUM, 1, 1, self.process_set).wait()
-        if self._engine is not engine():  # the first step, or the first after another init()
-            self._engine, self._buckets = engine(), {}
-        key = digest((name, *((array.shape, array.dtype.name) for array in arrays)))
-        if key not in self._buckets:
-            # The shapes are no part of the name, so that ranks whose shapes differ learn of it.
-            number = name or self._engine.next_name("gradients", group)
-            base = f"gradients.{number}"
-            self._buckets[key] = self._shares(arrays, base, group)
-        shares = self._buckets[key]
-        requests = [share.request(arrays, self.op, *self._scales) for share in shares]
-        self._engine.submit(requests, group)
-        results: list[Any] = [None] * len(arrays)
-        for share, request in zip(shares, requests, strict=True):
-            self._engine.wait(request, group)
-            for place, i in enumerate(share.members):
-                results[i] = share.bucket.piece(place).astype(arrays[i].dtype, copy=self.keep)
+        if self.options.op == ADASUM:
+            outputs, scales = [np.empty_like(array) for array in arrays], (1.0, 1.0)
+            process_set = self.options.process_set
+            return calls.allreduce(arrays, outputs, name, ADASUM, *scales, process_set).wait()
+        key = digest((name, *((array.shape, dtype_name(array.dtype)) for array in arrays)))
+        reducer = self._reducers.get(key)
+        if reducer is None or not reducer.is_current:  # the first step after an init()
+            reducer = GradientReducer(self.options)
+            gradients = [
+                Gradient(title, array.shape, self._wire_dtype(array.dtype))
+                for title, array in zip(names, arrays, strict=True)
+            ]
+            reducer.lay_out(gradients, name=name)
+            self._reducers[key] = reducer
+
+        def fill(bucket: Bucket) -> None:
+            for k, i in enumerate(bucket.members):
+                bucket.piece(k)[...] = arrays[i]
+            bucket.presence[:] = DENSE
+
+        reducer.reduce(fill)
+        results = list(arrays)
+        for bucket in reducer.buckets:
+            for k, i in enumerate(bucket.members):
+                results[i] = bucket.piece(k).astype(arrays[i].dtype, copy=self.keep)
         return results
 
-    def _shares(self, arrays: Sequence[np.ndarray], base: str, group: int) -> list["_Share"]:
-        wire = getattr(self.compression, "wire_dtype", None)
-        by_dtype: dict[np.dtype, list[int]] = {}
-        for i, array in enumerate(arrays):
-            floating = array.dtype.kind == "f" or array.dtype == BFLOAT16
-            dtype = np.dtype(wire.as_numpy_dtype) if wire and floating else array.dtype
-            by_dtype.setdefault(dtype, []).append(i)
-        shares = [
-            _Share(f"{base}.{n}", members, Bucket([arrays[i].shape for i in members], dtype))
-            for n, (dtype, members) in enumerate(by_dtype.items())
-        ]
-        buckets.place([share.bucket for share in shares], base, group)
-        return shares
+    def _wire_dtype(self, dtype: np.dtype) -> np.dtype:
+        wire = self.options.wire_dtype
+        floating = dtype.kind == "f" or dtype == BFLOAT16
+        return np.dtype(wire.as_numpy_dtype) if wire and floating else dtype
 
 
-class _Share(NamedTuple):
-    """The gradients that share a bucket."""
-
-    name: str
-    members: list[int]  # their places in the list of all gradients
-    bucket: Bucket
-
-    def request(self, arrays: Sequence[np.ndarray], op: int, *scales: float) -> Request:
-        """Copy the gradients in; the request to reduce them."""
-        for place, i in enumerate(self.members):
-            self.bucket.piece(place)[...] = arrays[i]
-        return self.bucket.request(self.name, op, *scales)
+def _divided(gradient: Any, number: int) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values / number
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient / number

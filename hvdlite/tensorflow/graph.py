@@ -4,19 +4,21 @@ In a graph the collective is a Python function that TensorFlow calls when its tu
 tf.function these calls keep the order of the program, so all ranks make them in the same one.
 """
 
+import functools
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from hvdlite import signals
-from hvdlite.basics import engine
-from hvdlite.exceptions import HorovodInternalError
+from hvdlite import exceptions, signals
 
 
-class CollectiveError(HorovodInternalError, tf.errors.FailedPreconditionError):
-    """What a failed collective raises outside of graphs: both that Horovod's programs catch."""
+class HorovodInternalError(exceptions.HorovodInternalError, tf.errors.FailedPreconditionError):
+    """What a failed collective raises: both that Horovod's programs catch."""
 
     def __init__(self, message: str):
         tf.errors.FailedPreconditionError.__init__(self, None, None, message)
@@ -33,10 +35,62 @@ def as_tensorflow(function: Callable[..., Any], *args: Any) -> Any:
     """`function(*args)`, whose errors are TensorFlow's as well."""
     try:
         return function(*args)
-    except HorovodInternalError as error:
-        raise CollectiveError(str(error)) from error
+    except exceptions.HorovodInternalError as error:
+        raise HorovodInternalError(str(error)) from None
     except ValueError as error:
-        raise ArgumentError(str(error)) from error
+        raise ArgumentError(str(error)) from None
+
+
+_failed: list[str] = []  # the message of the last collective that failed inside a graph
+
+
+def _raise_ours_from_functions() -> None:
+    """Let a tf.function whose collective fails raise HorovodInternalError; Keras's steps are such.
+
+    TensorFlow makes an error of its own of what a Python function inside a graph raises, and
+    tells of the whole graph, with the message in the middle.
+    """
+    kind = type(tf.function(lambda: None))
+    theirs = kind.__call__
+
+    @functools.wraps(theirs)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return theirs(self, *args, **kwargs)
+        except tf.errors.OpError as error:
+            if _failed and _failed[0] in error.message:
+                raise HorovodInternalError(_failed[0]) from None
+            raise
+
+    kind.__call__ = call
+
+
+def _show_own_lines_only() -> None:
+    """Let an uncaught HorovodInternalError end with the user's own line and the message."""
+    previous = sys.excepthook
+
+    def hook(kind: type, error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, HorovodInternalError):
+            trace = _own_lines(trace) or trace
+            error = error.with_traceback(trace)
+        previous(kind, error, trace)
+
+    sys.excepthook = hook
+
+
+def _own_lines(trace: TracebackType | None) -> TracebackType | None:
+    """Those of a traceback that are neither in a library nor here."""
+    if trace is None:
+        return None
+    rest, file = _own_lines(trace.tb_next), trace.tb_frame.f_code.co_filename
+    if "site-packages" in file or file.startswith((_PACKAGE, "<")):
+        return rest
+    return TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+
+
+_PACKAGE = str(Path(__file__).parents[1])
+_raise_ours_from_functions()
+_show_own_lines_only()
 
 
 def call(
@@ -58,39 +112,19 @@ def call(
     def body(*arrays: np.ndarray) -> list[np.ndarray]:
         try:
             return list(function(*map(np.asarray, arrays)))
-        except HorovodInternalError as error:
-            # TensorFlow shows the message with this line only, not with the runtime's own frames.
-            raise HorovodInternalError(str(error)) from None
+        except exceptions.HorovodInternalError as error:
+            # TensorFlow logs the message with this line only, not with the runtime's own frames.
+            _failed[:] = [str(error)]
+            raise exceptions.HorovodInternalError(str(error)) from None
 
-    make = tf.numpy_function if tf.inside_function() else _in_any_order
+    make = tf.numpy_function
+    if not tf.inside_function():
+        from hvdlite.tensorflow.v1 import in_any_order as make
     with tf.device("/cpu:0"):
         results = make(body, list(tensors), list(dtypes))
     for result, shape in zip(results, shapes or (), strict=False):
         result.set_shape(shape)
     return results
-
-
-def _in_any_order(
-    body: Callable[..., list[np.ndarray]], tensors: list[Any], dtypes: list[tf.DType]
-) -> list[tf.Tensor]:
-    """`tf.numpy_function` for graphs of TensorFlow 1, which start operations in any order.
-
-    Each of TensorFlow's few threads might wait inside a collective that the other ranks have not
-    begun, since all of theirs wait inside others. A data set with threads of its own is the
-    operation of TensorFlow that can wait without holding any of them.
-    """
-
-    def in_any_order(*arrays: np.ndarray) -> list[np.ndarray]:
-        engine().waits.in_order = False
-        return body(*arrays)
-
-    source = tf.data.Dataset.from_tensors((tf.constant(0), *tensors))
-    made = source.map(lambda _, *values: tuple(tf.numpy_function(in_any_order, values, dtypes)))
-    shapes: dict[str, Any] = {"output_types": dtypes, "output_shapes": [None] * len(dtypes)}
-    with_threads = tf.raw_ops.PrivateThreadPoolDataset(
-        input_dataset=tf.data.experimental.to_variant(made), num_threads=1, **shapes
-    )
-    return list(tf.raw_ops.DatasetToSingleElement(dataset=with_threads, **shapes))
 
 
 def name_of(kind: str, name: str | None) -> str | None:

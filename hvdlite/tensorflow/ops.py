@@ -22,8 +22,23 @@ from hvdlite.tensorflow.graph import as_tensorflow, call, name_of
 Average, Sum, Adasum, Min, Max, Product = AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT
 
 
-def _tensors(values: Sequence[Any]) -> list[tf.Tensor]:
-    return [tf.convert_to_tensor(value) for value in values]
+def as_tensors(values: Sequence[Any], kind: str) -> list[tf.Tensor]:
+    """The values as tensors that can be sent; TypeError for others, before anything is agreed."""
+    tensors = []
+    for value in values:
+        if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+            raise TypeError(
+                f"{kind} takes a dense tensor, not a {type(value).__name__}: give it "
+                "value.to_tensor() or tf.sparse.to_dense(value), or send it with allgather_object"
+            )
+        tensors.append(tf.convert_to_tensor(value))
+        dtype = tensors[-1].dtype
+        if not (dtype.is_floating or dtype.is_integer or dtype.is_complex or dtype.is_bool):
+            raise TypeError(
+                f"{kind} takes tensors of numbers, not of dtype {dtype.name}; Python objects and "
+                "strings go by broadcast_object and allgather_object"
+            )
+    return tensors
 
 
 def _any_rows(tensor: tf.Tensor) -> tf.TensorShape:
@@ -87,6 +102,38 @@ def _gather_slices(
     ]
 
 
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Reduce a tensor, a variable or IndexedSlices over all ranks. Differentiable.
+
+    Every rank gives the same shape and dtype. With op=Average (the default) the result is the
+    sum divided by the number of ranks, for integers rounded toward zero. The factors are applied
+    before and after the reduction. `device_dense`, `device_sparse` and `ignore_name_scope` are
+    accepted for compatibility. Raises TypeError for what are no numbers.
+    """
+    return grouped_allreduce(
+        [tensor],
+        average,
+        compression=compression,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        name=name,
+        process_set=process_set,
+    )[0]
+
+
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -100,13 +147,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> list[Any]:
-    """Reduce tensors, variables or IndexedSlices over all ranks. Differentiable.
-
-    Every rank gives the same shapes and dtypes. With op=Average (the default) the result is the
-    sum divided by the number of ranks, for integers rounded toward zero. The factors are applied
-    before and after the reduction. `device_dense`, `device_sparse` and `ignore_name_scope` are
-    accepted for compatibility.
-    """
+    """`allreduce` for several tensors at once."""
     op, scales = calls.operation(average, op), (prescale_factor, postscale_factor)
     as_tensorflow(process_set_number, process_set)
     sparse = {i: t for i, t in enumerate(tensors) if isinstance(t, tf.IndexedSlices)}
@@ -116,16 +157,23 @@ def grouped_allreduce(
         gathered = _gather_slices(list(sparse.values()), op, scales, process_set)
         results.update(zip(sparse, gathered, strict=True))
     if dense:
-        values, options = _tensors(dense.values()), (name, op, *scales, process_set)
+        values, options = as_tensors(dense.values(), "allreduce"), (name, op, *scales, process_set)
         reduced = compressed(lambda given: _allreduce(given, *options), values, compression)
         results.update(zip(dense, reduced, strict=True))
     return [results[i] for i in range(len(results))]
 
 
-allreduce = calls.single(grouped_allreduce, "allreduce")
-
-
 # Allgather
+
+
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """All ranks' tensors, joined along the first dimension, which may differ. Differentiable."""
+    return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
 
 
 def grouped_allgather(
@@ -134,9 +182,9 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """All ranks' tensors, joined along the first dimension, which may differ. Differentiable."""
+    """`allgather` for several tensors at once."""
     as_tensorflow(process_set_number, process_set)
-    tensors, name = _tensors(tensors), name_of("allgather", name)
+    tensors, name = as_tensors(tensors, "allgather"), name_of("allgather", name)
 
     def run(*arrays: np.ndarray) -> list[np.ndarray]:
         return calls.allgather(arrays, name, process_set).wait()
@@ -153,9 +201,6 @@ def grouped_allgather(
         return [gradient[start : start + count] for gradient, start, count in pieces]
 
     return _differentiable(tensors, forward, backward)
-
-
-allgather = calls.single(grouped_allgather, "allgather")
 
 
 # Broadcast
@@ -191,7 +236,7 @@ def broadcast(
     def forward(value: tf.Tensor) -> list[tf.Tensor]:
         return call(run, [value], [value.dtype], [value.shape])
 
-    return _differentiable(_tensors([tensor]), forward, backward)[0]
+    return _differentiable(as_tensors([tensor], "broadcast"), forward, backward)[0]
 
 
 # Alltoall and reducescatter
@@ -212,7 +257,7 @@ def alltoall(
     """
     as_tensorflow(process_set_number, process_set)
     name = name_of("alltoall", name)
-    given = [] if splits is None else _tensors([splits])
+    given = [] if splits is None else as_tensors([splits], "alltoall")
 
     def run(array: np.ndarray, *counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return calls.alltoall(array, counts[0] if counts else None, name, process_set).wait()
@@ -228,8 +273,27 @@ def alltoall(
     def backward(gradient: tf.Tensor, _: tf.Tensor) -> list[tf.Tensor]:
         return [alltoall(gradient, received[0], process_set=process_set)[0]]
 
-    output, counts = _differentiable(_tensors([tensor]), forward, backward)
+    output, counts = _differentiable(as_tensors([tensor], "alltoall"), forward, backward)
     return output if splits is None else (output, counts)
+
+
+def reducescatter(
+    tensor: Any,
+    device_dense: str = "",
+    compression: Any = Compression.none,
+    op: int = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> tf.Tensor:
+    """Reduce a tensor over all ranks and keep this rank's share of the rows. Differentiable.
+
+    Where the rows can't be shared out evenly, the first ranks get one more.
+    """
+    options = (process_set, ignore_name_scope, prescale_factor, postscale_factor)
+    return grouped_reducescatter([tensor], device_dense, compression, op, name, *options)[0]
 
 
 def grouped_reducescatter(
@@ -243,10 +307,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
-    """Reduce tensors over all ranks and keep this rank's share of the rows. Differentiable.
-
-    Where the rows can't be shared out evenly, the first ranks get one more.
-    """
+    """`reducescatter` for several tensors at once."""
     as_tensorflow(process_set_number, process_set)
     name = name_of("reducescatter", name)
     options = (op, prescale_factor, postscale_factor, process_set)
@@ -264,10 +325,7 @@ def grouped_reducescatter(
         )
 
     function = functools.partial(_differentiable, forward=forward, backward=backward)
-    return compressed(function, _tensors(tensors), compression)
-
-
-reducescatter = calls.single(grouped_reducescatter, "reducescatter")
+    return compressed(function, as_tensors(tensors, "reducescatter"), compression)
 
 
 # Meeting, and numbers that a graph reads when it runs

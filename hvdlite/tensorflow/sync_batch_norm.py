@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from hvdlite.basics import size
 from hvdlite.request import SUM
-from hvdlite.tensorflow.ops import allreduce
+from hvdlite.tensorflow.ops import allreduce, grouped_allreduce
 
 
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
@@ -25,13 +25,20 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         super().__init__(**kwargs)
 
     def _moments(self, inputs: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """The mean and variance of all ranks' samples, from those of each rank's.
+
+        The variance is the mean of the ranks' variances and of their means' squared distances
+        from the common mean, weighted by their numbers of samples: Chan, Golub and LeVeque,
+        "Updating formulae and a pairwise algorithm for computing sample variances", 1979. Nothing
+        cancels, as it would in the mean of the squares less the square of the mean.
+        """
         mean, variance = super()._moments(inputs, *args, **kwargs)
         if size() == 1:
             return mean, variance
-        rows = tf.cast(tf.shape(inputs)[0], mean.dtype)
-        # Weighted by the number of rows, the means of x and of x squared can be added up.
-        flat, squares = tf.reshape(mean, [-1]), tf.reshape(variance + mean * mean, [-1])
-        total = allreduce(tf.concat([flat * rows, squares * rows, [rows]], 0), op=SUM)
-        sums, sums_of_squares = tf.split(total[:-1] / total[-1], 2)
-        mean = tf.reshape(sums, tf.shape(mean))
-        return mean, tf.reshape(sums_of_squares, tf.shape(variance)) - mean * mean
+        mask = kwargs.get("mask", args[-1] if args else None)
+        samples = tf.shape(inputs)[0] if mask is None else tf.math.count_nonzero(mask)
+        samples = tf.cast(samples, mean.dtype)
+        total, samples_of_all = grouped_allreduce([mean * samples, samples], op=SUM)
+        common = total / samples_of_all
+        spread = variance + tf.math.squared_difference(mean, common)
+        return common, allreduce(spread * samples, op=SUM) / samples_of_all

@@ -4,29 +4,34 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvdlite.keras.optimizer import key_of, local_layers_of
+from hvdlite.gradients.options import GradientOptions, check_groups
+from hvdlite.keras.optimizer import key_of, local_layers_of, name_of_variable
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import AVERAGE
 from hvdlite.tensorflow.compression import Compression
-from hvdlite.tensorflow.gradients import GradientReducer
+from hvdlite.tensorflow.gradients import GradientSync
 
 
 class _Tape(tf.GradientTape):
-    _reducer: GradientReducer
-    _local: set[int]
+    _sync: GradientSync
+    _local: dict[int, Any]
 
     def register_local_source(self, source: Any) -> None:
         """Keep the gradient of this variable local: it is not reduced."""
-        self._local.add(key_of(source))
+        self._local[key_of(source)] = source
 
     def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         """The gradients, reduced over the ranks, in the structure of `sources`."""
         kwargs.pop("use_generic_names", None)
         gradients = super().gradient(target, sources, *args, **kwargs)
-        is_local = [key_of(each) in self._local for each in tf.nest.flatten(sources)]
+        listed = tf.nest.flatten(sources)
+        is_local = [key_of(each) in self._local for each in listed]
+        names = [name_of_variable(each, i) for i, each in enumerate(listed)]
         is_sparse_tree = {"expand_composites": False}
         flat = tf.nest.flatten(gradients, **is_sparse_tree)
-        return tf.nest.pack_sequence_as(sources, self._reducer(flat, is_local), **is_sparse_tree)
+        return tf.nest.pack_sequence_as(
+            sources, self._sync(flat, is_local, names), **is_sparse_tree
+        )
 
 
 def DistributedGradientTape(
@@ -47,21 +52,30 @@ def DistributedGradientTape(
     Wrap the tape before or after the computation that it records. All gradients are reduced in
     one call; `device_*`, `num_groups` and `groups` are accepted for compatibility.
     """
+    check_groups(num_groups, groups)
+    options = GradientOptions(
+        compression=compression,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        sparse_as_dense=sparse_as_dense,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
     tape = object.__new__(_Tape)
     tape.__dict__ = gradtape.__dict__
-    tape._local = set()
-    options = (sparse_as_dense, op, gradient_predivide_factor)
+    tape._local = {}
     # A tape lives for one step, but its buckets for all. Two tapes with the same options and
     # gradients of the same shapes share theirs, since one is done before the next begins.
-    key = (compression, *options, process_set, scale_local_gradients)
-    reducer = _reducers.get(key)
-    if reducer is None or reducer.process_set.process_set_id is None:
-        reducer = _reducers[key] = GradientReducer(*key)
-    tape._reducer = reducer
+    if options not in _syncs:
+        in_use = {o: s for o, s in _syncs.items() if o.process_set.process_set_id is not None}
+        _syncs.clear()
+        _syncs.update(in_use)
+        _syncs[options] = GradientSync(options)
+    tape._sync = _syncs[options]
     return tape
 
 
-_reducers: dict[Any, GradientReducer] = {}
+_syncs: dict[GradientOptions, GradientSync] = {}
 
 
 def PartialDistributedGradientTape(

@@ -3,6 +3,7 @@
 # ruff: noqa: F401, F403, I001
 # fmt: off
 from hvdlite import *
+from hvdlite import __all__ as _basics
 from hvdlite.calls import barrier
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.objects import allgather_object, broadcast_object
@@ -13,6 +14,7 @@ from hvdlite.torch.autograd import (
 from hvdlite.torch.compression import Compression
 from hvdlite.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from hvdlite.torch.handles import poll, synchronize
+from hvdlite.torch.opaque import opaque as _opaque
 from hvdlite.torch.ops import (
     Adasum, Average, Max, Min, Product, Sum, allgather_async, allreduce_async, allreduce_async_,
     alltoall_async, broadcast_async, broadcast_async_, grouped_allgather_async,
@@ -23,7 +25,22 @@ from hvdlite.torch.optimizer import DistributedOptimizer
 from hvdlite.torch.sparse import sparse_allreduce_async
 from hvdlite.torch.sync_batch_norm import SyncBatchNorm
 from hvdlite.torch import elastic
+
+_calls = [
+    "DistributedOptimizer", "add_process_set", "allgather", "allgather_async", "allgather_object",
+    "allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "alltoall",
+    "alltoall_async", "barrier", "broadcast", "broadcast_", "broadcast_async", "broadcast_async_",
+    "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters", "grouped_allgather",
+    "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_",
+    "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter",
+    "grouped_reducescatter_async", "init", "join", "poll", "reducescatter", "reducescatter_async",
+    "remove_process_set", "shutdown", "sparse_allreduce_async", "synchronize",
+]
+__all__ = [
+    *_basics, *_calls, "Adasum", "Average", "Compression", "HorovodInternalError", "Max", "Min",
+    "Product", "Sum", "SyncBatchNorm", "elastic",
+]
 # fmt: on
 
-# Everything above is offered, under Horovod's names.
-__all__ = [name for name in globals() if not name.startswith("_")]
+for _name in _calls:
+    _opaque(globals()[_name])

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from hvdlite.basics import engine
 from hvdlite.request import ADASUM
-from hvdlite.torch import ops
+from hvdlite.torch.autograd import grouped_allreduce
 from hvdlite.torch.gradients import GradientSync
-from hvdlite.torch.handles import synchronize
+from hvdlite.torch.mixin import DistributedMixin
+from hvdlite.torch.opaque import opaque
 
 
 class StepSync(GradientSync):
@@ -28,26 +28,19 @@ class StepSync(GradientSync):
     def combine(self, params: list[torch.Tensor], before: list[torch.Tensor]) -> None:
         """Make each parameter what it was before plus the Adasum of all ranks' changes."""
         self._warn_of_early_step()
-        self._passes.clear()
-        if self._engine is not engine():
-            self._meet_engine()
-        handles = []
-        for i, (param, start) in enumerate(zip(params, before, strict=True)):
-            small, context = self.compression.compress(param - start)
-            name = f"{self._name}.{self.names.get(param, i)}"
-            handle = ops.allreduce_async_(
-                small.contiguous(), name=name, op=ADASUM, process_set=self.process_set
-            )
-            handles.append((handle, context))
-        changes = [
-            self.compression.decompress(synchronize(handle), context) for handle, context in handles
-        ]
-        for param, start, change in zip(params, before, changes, strict=True):
+        self._clear()
+        changes = [param - start for param, start in zip(params, before, strict=True)]
+        options = self.options
+        combined = grouped_allreduce(
+            changes, compression=options.compression, op=ADASUM, process_set=options.process_set
+        )
+        for param, start, change in zip(params, before, combined, strict=True):
             torch.add(start, change, out=param)
+        self._uses.reduced()
 
 
-class AdasumMixin:
-    """What is different from DistributedMixin."""
+class AdasumMixin(DistributedMixin):
+    """The methods of an optimizer whose steps are combined, and not its gradients."""
 
     _sync: StepSync
 
@@ -64,7 +57,7 @@ class AdasumMixin:
     def _distributed_step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take the wrapped optimizer's step on this rank's gradients, then combine all steps."""
         self._opt_called = True  # for the schedulers' check of the order of calls
-        base_step = super(type(self), type(self)).step.__get__(self)
+        base_step = self._plain_step()
         params = self._sync.parameters(self.param_groups)
         with torch.no_grad():
             before = [param.clone() for param in params]
@@ -74,6 +67,7 @@ class AdasumMixin:
         return loss
 
     _distributed_step._wrapped_by_lr_sched = True
+    opaque(_distributed_step)
 
     def _evaluate(self, closure: Callable[[], Any]) -> Any:
         loss = closure()

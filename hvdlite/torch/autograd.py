@@ -5,25 +5,26 @@ the mean over ranks of each rank's own loss: what flows back through an allgathe
 averaged, and through an allreduce it is reduced with the same operation.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from hvdlite.calls import operation, single
+from hvdlite import calls
+from hvdlite.calls import operation
 from hvdlite.compression import compressed
 from hvdlite.process_sets import ProcessSet, global_process_set
+from hvdlite.request import AVERAGE, SUM
 from hvdlite.torch import ops
 from hvdlite.torch.compression import Compression, Compressor
-from hvdlite.torch.handles import synchronize
 
 
 class _Allreduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, options: dict[str, Any], name: str | None, *tensors: torch.Tensor):
-        ctx.options = options
-        return tuple(synchronize(ops.grouped_allreduce_async(tensors, name=name, **options)))
+    def forward(ctx, options: tuple, name: str | None, *tensors: torch.Tensor):
+        ctx.options = options  # op, prescale, postscale, process set
+        outputs = [ops.new_like(tensor) for tensor in tensors]
+        return tuple(ops.allreduce_call(tensors, outputs, None, name, *options).wait())
 
     @staticmethod
     def backward(ctx, *gradients: torch.Tensor):
@@ -31,21 +32,24 @@ class _Allreduce(torch.autograd.Function):
         return (None, None, *reduced)
 
 
+def _mean(process_set: ProcessSet, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return _Allreduce.apply((AVERAGE, 1.0, 1.0, process_set), None, *tensors)
+
+
 class _Allgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, process_set: ProcessSet, name: str | None, *tensors: torch.Tensor):
-        gathered = tuple(synchronize(ops.grouped_allgather_async(tensors, name, process_set)))
+        gathered = ops.gathering_call(calls.allgather, tensors, name, process_set).wait()
         ctx.process_set = process_set
         ctx.rows = [tensor.shape[0] for tensor in tensors]
-        return gathered
+        return tuple(gathered)
 
     @staticmethod
     def backward(ctx, *gradients: torch.Tensor):
         mine = torch.tensor([ctx.rows])
-        rows = synchronize(ops.allgather_async(mine, process_set=ctx.process_set))
+        rows = allgather(mine, process_set=ctx.process_set)
         before = rows[: ctx.process_set.rank()].sum(0).tolist()
-        options = {"process_set": ctx.process_set}
-        reduced = _Allreduce.apply(options, None, *gradients)
+        reduced = _mean(ctx.process_set, *gradients)
         pieces = [
             gradient.narrow(0, start, count)
             for gradient, start, count in zip(reduced, before, ctx.rows, strict=True)
@@ -57,11 +61,13 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor: torch.Tensor, root_rank: int, name: str | None, process_set):
         ctx.root_rank, ctx.process_set = root_rank, process_set
-        return synchronize(ops.broadcast_async(tensor, root_rank, name, process_set))
+        ops.check_tensor(tensor, "broadcast")
+        output = tensor.clone(memory_format=torch.contiguous_format)
+        return ops.broadcast_call(output, root_rank, name, process_set).wait()
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor):
-        (reduced,) = _Allreduce.apply({"process_set": ctx.process_set}, None, gradient)
+        (reduced,) = _mean(ctx.process_set, gradient)
         is_root = ctx.process_set.ranks[ctx.process_set.rank()] == ctx.root_rank
         return (reduced if is_root else torch.zeros_like(reduced)), None, None, None
 
@@ -82,19 +88,32 @@ class _Alltoall(torch.autograd.Function):
 
 class _Reducescatter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, options: dict[str, Any], name: str | None, *tensors: torch.Tensor):
-        ctx.options = options
-        return tuple(synchronize(ops.grouped_reducescatter_async(tensors, name, **options)))
+    def forward(ctx, options: tuple, name: str | None, *tensors: torch.Tensor):
+        ctx.options = options  # op, prescale, postscale, process set
+        return tuple(ops.gathering_call(calls.reducescatter, tensors, name, *options).wait())
 
     @staticmethod
     def backward(ctx, *gradients: torch.Tensor):
-        options = ctx.options
-        factor = options["prescale_factor"] * options["postscale_factor"]
-        if options["op"] == ops.Sum:
-            factor *= options["process_set"].size()
+        op, prescale, postscale, process_set = ctx.options
+        factor = prescale * postscale * (process_set.size() if op == SUM else 1)
         if factor != 1.0:
             gradients = [gradient * factor for gradient in gradients]
-        return (None, None, *_Allgather.apply(options["process_set"], None, *gradients))
+        return (None, None, *_Allgather.apply(process_set, None, *gradients))
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduce a tensor over all ranks into a new one; see `allreduce_async_`. Differentiable."""
+    scales = (prescale_factor, postscale_factor)
+    return grouped_allreduce([tensor], average, name, compression, op, *scales, process_set)[0]
 
 
 def grouped_allreduce(
@@ -107,10 +126,46 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Reduce tensors over all ranks into new ones; see `grouped_allreduce_async_`."""
-    scales = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
-    options = {"op": operation(average, op), "process_set": process_set, **scales}
+    """`allreduce` for several tensors at once."""
+    options = (operation(average, op), prescale_factor, postscale_factor, process_set)
     return compressed(lambda x: _Allreduce.apply(options, name, *x), tensors, compression)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduce a tensor in place over all ranks, and return it; see `allreduce_async_`."""
+    tensors, options = [tensor], (prescale_factor, postscale_factor, process_set)
+    return ops.allreduce_call(tensors, tensors, average, name, op, *options).wait()[0]
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """`allreduce_` for several tensors at once."""
+    options = (prescale_factor, postscale_factor, process_set)
+    return ops.allreduce_call(tensors, tensors, average, name, op, *options).wait()
+
+
+def allgather(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """All ranks' tensors, one behind the other; see `allgather_async`. Differentiable."""
+    return grouped_allgather([tensor], name, process_set)[0]
 
 
 def grouped_allgather(
@@ -118,14 +173,10 @@ def grouped_allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """`allgather` for several tensors at once. Differentiable."""
+    """`allgather` for several tensors at once."""
     for tensor in tensors:
         ops.check_tensor(tensor, "allgather")
     return list(_Allgather.apply(process_set, name, *tensors))
-
-
-allreduce = single(grouped_allreduce, "allreduce")
-allgather = single(grouped_allgather, "allgather")
 
 
 def broadcast(
@@ -136,6 +187,16 @@ def broadcast(
 ) -> torch.Tensor:
     """The root's tensor, as a new one. Differentiable: only the root gets a gradient."""
     return _Broadcast.apply(tensor, root_rank, name, process_set)
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Overwrite a tensor with the root's, and return it; see `broadcast_async_`."""
+    return ops.broadcast_call(tensor, root_rank, name, process_set).wait()
 
 
 def alltoall(
@@ -152,36 +213,32 @@ def alltoall(
     return output, received.to(getattr(splits, "device", "cpu"))
 
 
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = AVERAGE,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """This rank's share of the rows of the reduced tensor; see `reducescatter_async`.
+
+    Differentiable.
+    """
+    scales = (prescale_factor, postscale_factor)
+    return grouped_reducescatter([tensor], name, compression, op, process_set, *scales)[0]
+
+
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
     compression: type[Compressor] = Compression.none,
-    op: int = ops.Average,
+    op: int = AVERAGE,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """`reducescatter` for several tensors at once. Differentiable."""
-    scales = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
-    options = {"op": op, "process_set": process_set, **scales}
+    """`reducescatter` for several tensors at once."""
+    options = (op, prescale_factor, postscale_factor, process_set)
     return compressed(lambda x: _Reducescatter.apply(options, name, *x), tensors, compression)
-
-
-reducescatter = single(grouped_reducescatter, "reducescatter")
-
-
-def _blocking(start: Callable[..., int], name: str) -> Callable[..., Any]:
-    """The function that starts a call with `start` and waits for its result."""
-
-    @functools.wraps(start)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return synchronize(start(*args, **kwargs))
-
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"`{start.__name__}`, and wait for the result."
-    return call
-
-
-grouped_allreduce_ = _blocking(ops.grouped_allreduce_async_, "grouped_allreduce_")
-allreduce_ = single(grouped_allreduce_, "allreduce_")
-broadcast_ = _blocking(ops.broadcast_async_, "broadcast_")

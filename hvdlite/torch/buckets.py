@@ -1,93 +1,96 @@
-"""Buckets of torch gradients. After the reduction each `.grad` is a view of the buffer.
-
-A gradient is copied once, when the backward pass has made it, and never again.
-"""
+"""Buckets of torch gradients; after the reduction, a gradient is a view of its bucket."""
 
 import math
 from collections.abc import Sequence
 
 import torch
 
-from hvdlite import buckets
-from hvdlite.shared_memory import Segment
-from hvdlite.torch.tensors import from_array, numpy_dtype
+from hvdlite.gradients.buckets import Bucket, Gradient
+from hvdlite.gradients.reducer import DENSE, NONE, GradientReducer
+from hvdlite.torch.tensors import from_array
 
 
-class Bucket(buckets.Bucket):
-    """A flat buffer for the gradients of some parameters, and what there is of them on each rank.
+class TensorBucket(Bucket):
+    """A bucket in host memory for the gradients of some tensors, on whatever device these are."""
 
-    Behind the gradients stands one element for each parameter: 1 where this rank has a gradient,
-    0 where it has none, which counts as a gradient of zeros. After the sum it tells whether any
-    rank had one.
-    """
-
-    def __init__(self, params: Sequence[torch.Tensor], dtype: torch.dtype):
-        self.params = list(params)
+    def __init__(
+        self,
+        gradients: Sequence[Gradient],
+        members: Sequence[int],
+        tensors: Sequence[torch.Tensor],
+        dtype: torch.dtype,
+        is_early: bool = False,
+    ):
+        super().__init__(gradients, members)
+        self.is_early = is_early  # whether it is to be reduced as soon as it is full
+        self.tensors = [tensors[i] for i in members]
         self.torch_dtype = dtype
-        self.views: list[torch.Tensor] = []
-        self._index = {id(param): i for i, param in enumerate(self.params)}
-        super().__init__([p.shape for p in self.params], numpy_dtype(dtype), len(self.params))
 
-    def place(self, segment: Segment | None) -> None:
-        super().place(segment)
-        self._lay_out(from_array(self.flat))
+    def use(self, flat) -> None:
+        super().use(flat)
+        # Each on memory of its own for torch, which then counts the changes of each one.
+        self.views = [
+            from_array(self.piece(k).reshape(-1)).as_strided(tensor.shape, stride_of(tensor))
+            for k, tensor in enumerate(self.tensors)
+        ]
 
-    def _lay_out(self, buffer: torch.Tensor) -> None:
-        self.views = []
-        for i, param in enumerate(self.params):
-            if param.is_contiguous() or not _is_dense(param):
-                stride = torch.empty(param.shape, device="meta").stride()
+    def holds(self, k: int) -> bool:
+        """Whether the k-th view can be the gradient itself, and not only a copy of it."""
+        return self.tensors[k].dtype == self.torch_dtype and self.tensors[k].is_cpu
+
+    def put(self, k: int, gradient: torch.Tensor) -> torch.Tensor:
+        """Copy a gradient into the bucket, if it is not there already; returns the view."""
+        view = self.views[k]
+        if gradient is not view:
+            view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+        return view
+
+    def fill(self, gradients: Sequence[torch.Tensor | None], sparse_presence: int) -> None:
+        """Put in all gradients of the bucket, and which of them there are."""
+        for k, gradient in enumerate(gradients):
+            if gradient is None:
+                self.views[k].zero_()
             else:
-                stride = param.stride()  # channels_last and its like: no change of layout
-            self.views.append(buffer.as_strided(param.shape, stride, self.starts[i]))
+                self.put(k, gradient)
+        self.presence[:] = presence_of(gradients, sparse_presence)
 
-    def put(self, param: torch.Tensor) -> None:
-        """Copy the parameter's gradient into the buffer, which makes it the gradient."""
-        view = self.views[self._index[id(param)]]
-        grad = param.grad.to_dense() if param.grad.is_sparse else param.grad
-        if grad.data_ptr() == view.data_ptr():
-            return
-        view.copy_(grad)
-        if self._shares(param):
-            param.grad = view
+    def present(self) -> list[float]:
+        """The presence of each gradient, after the reduction."""
+        return self.presence.tolist()
 
-    def put_early(self, param: torch.Tensor) -> bool:
-        """`put`, if that makes the buffer the gradient; a mere copy could become outdated.
+    def reduced(
+        self, gradients: Sequence[torch.Tensor | None], reducer: GradientReducer
+    ) -> list[torch.Tensor | None]:
+        """The reduced gradients, where `gradients` are those of this rank.
 
-        Returns whether the bucket is full and should be reduced at once.
+        None where no rank had one, and sparse where it was so on any rank.
         """
-        if self._shares(param) and not param.grad.is_sparse:
-            self.put(param)
-        return False
-
-    def _shares(self, param: torch.Tensor) -> bool:
-        """Whether a view of the buffer can be the parameter's gradient."""
-        return param.dtype == self.torch_dtype and param.is_cpu
-
-    def fill(self) -> None:
-        """Bring in what no hook has brought, and note which gradients there are."""
-        self.extra[:] = 1
-        for i, param in enumerate(self.params):
-            if param.grad is None:
-                self.views[i].zero_()
-                self.extra[i] = 0
+        results: list[torch.Tensor | None] = []
+        for k, (mine, presence) in enumerate(zip(gradients, self.present(), strict=True)):
+            view, tensor = self.views[k], self.tensors[k]
+            if presence == NONE and mine is None:
+                results.append(None)
+            elif reducer.became_sparse(presence):
+                results.append(view.to(tensor.device, tensor.dtype).to_sparse(1))
+            elif self.holds(k):
+                results.append(view)
+            elif mine is None:
+                results.append(view.to(tensor.device, tensor.dtype))
             else:
-                self.put(param)
+                results.append(mine.copy_(view))
+        return results
 
-    def settle(self) -> None:
-        """Let what follows come after the reduction, whose results may be wanted or not."""
 
-    def take(self) -> None:
-        """Make the reduced gradients the parameters' own, where any rank had one."""
-        for param, view, there in zip(self.params, self.views, self.extra, strict=True):
-            if param.grad is None and there == 0:
-                continue
-            if self._shares(param):
-                param.grad = view
-            elif param.grad is None:
-                param.grad = view.to(param.device, param.dtype)
-            else:
-                param.grad.copy_(view)
+def presence_of(gradients: Sequence[torch.Tensor | None], sparse: int) -> list[int]:
+    """What each of the gradients is on this rank."""
+    return [NONE if g is None else sparse if g.is_sparse else DENSE for g in gradients]
+
+
+def stride_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The stride of a gradient: its tensor's own where that has no gaps (channels_last, say)."""
+    if tensor.is_contiguous() or not _is_dense(tensor):
+        return torch.empty(tensor.shape, device="meta").stride()
+    return tensor.stride()
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Buckets of gradients on a GPU, which NCCL reduces, and all buckets of a model.
+"""Buckets of gradients on a GPU, which NCCL reduces, and all buckets of a list of tensors.
 
 Most models have one bucket, packed and reduced in `step()`: that takes the GPU less time than it
 takes Python to look after every gradient on its own. Where gradients are few and large, as in
@@ -8,14 +8,15 @@ reduced as soon as it is full, on a stream of its own, while the backward pass g
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
-from hvdlite import buckets, gpu
-from hvdlite.request import Request
+from hvdlite import gpu
+from hvdlite.gradients.buckets import Bucket, Gradient, by_dtype
+from hvdlite.gradients.reducer import DENSE
+from hvdlite.request import Descriptor, Request
 from hvdlite.shared_memory import Segment
-from hvdlite.torch.buckets import Bucket
+from hvdlite.torch.buckets import TensorBucket, presence_of, stride_of
 from hvdlite.torch.tensors import as_array, current_stream
 
 LARGE_BYTES = 8 << 20  # mean size of a gradient from which the overlap is worth its price
@@ -27,44 +28,45 @@ def _communication_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-class GPUBucket(Bucket):
-    """A bucket in the memory of a GPU. With `early` it is reduced as soon as it is full."""
+class GPUBucket(TensorBucket):
+    """A bucket in the memory of a GPU."""
 
-    device = gpu.NAME
-
-    def __init__(self, params: Sequence[torch.Tensor], dtype: torch.dtype, early: bool):
-        super().__init__(params, dtype)
-        self._early = early
-        self._device = params[0].device
-
-    def allocation(self, name: str, kind: str = "barrier") -> Request:
-        return super().allocation(name, kind)  # agree on the shapes; the memory is one's own
+    def allocation(self, name: str) -> Request:
+        return Request(Descriptor("barrier", name))  # the memory is one's own
 
     def place(self, segment: Segment | None) -> None:
+        self._device = self.tensors[0].device
         buffer = torch.zeros(self.count, dtype=self.torch_dtype, device=self._device)
-        self.flat = as_array(buffer)
-        self._lay_out(buffer)
-        self._there = buffer[self._extra_start :]
-        self._ones = torch.ones_like(self._there)
+        self.flat, self.presence = as_array(buffer), buffer[-len(self.tensors) :]
+        # .data, since torch is to count the changes of each one.
+        self.views = [
+            buffer.as_strided(tensor.shape, stride_of(tensor), start).data
+            for tensor, start in zip(self.tensors, self.starts, strict=True)
+        ]
+        self._ones = torch.ones_like(self.presence)
 
-    def put_early(self, param: torch.Tensor) -> bool:
-        return self._early
+    def holds(self, k: int) -> bool:
+        return self.tensors[k].dtype == self.torch_dtype
 
-    def fill(self) -> None:
-        grads = [param.grad for param in self.params]
-        there = [grad is not None for grad in grads]
-        self._lacks = not all(there)
-        pairs = [(self._there, self._ones.new_tensor(there) if self._lacks else self._ones)]
-        for view, grad in zip(self.views, grads, strict=True):
-            if grad is None:
+    def fill(self, gradients: Sequence[torch.Tensor | None], sparse_presence: int) -> None:
+        mine = presence_of(gradients, sparse_presence)
+        self._has_all = mine == [DENSE] * len(mine)
+        presence = self._ones if self._has_all else self._ones.new_tensor(mine)
+        pairs = [(self.presence, presence)]
+        for view, gradient in zip(self.views, gradients, strict=True):
+            if gradient is None:
                 view.zero_()
-            elif grad is not view:
-                pairs.append((view, grad.to_dense() if grad.is_sparse else grad))
+            elif gradient is not view:
+                pairs.append((view, gradient.to_dense() if gradient.is_sparse else gradient))
         torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
 
-    def request(self, *args: Any) -> Request:
-        request = super().request(*args)
-        if self._early:
+    def present(self) -> list[float]:
+        # Where this rank has all, there is nothing to learn, and no need to wait for the GPU.
+        return [DENSE] * len(self.tensors) if self._has_all else super().present()
+
+    def request(self, name: str, op: int, scales: tuple[float, float], traced: bool) -> Request:
+        request = super().request(name, op, scales, traced)
+        if self.is_early:
             stream = _communication_stream(self._device)
             stream.wait_stream(torch.cuda.current_stream(self._device))
             request.stream = gpu.stream(stream.cuda_stream)
@@ -73,47 +75,44 @@ class GPUBucket(Bucket):
         return request
 
     def settle(self) -> None:
-        if self._early:
+        if self.is_early:
             stream = torch.cuda.current_stream(self._device)
             stream.wait_stream(_communication_stream(self._device))
 
-    def take(self) -> None:
-        there = self._there.tolist() if self._lacks else None  # waits for the GPU
-        for i, (param, view) in enumerate(zip(self.params, self.views, strict=True)):
-            if param.grad is not None or there[i]:
-                # `to` gives the same view where nothing was compressed, and takes its time.
-                param.grad = view if view.dtype == param.dtype else view.to(param.dtype)
 
-
-def _gpu_buckets(params: Sequence[torch.Tensor], dtype: torch.dtype) -> list[Bucket]:
-    sizes = [param.numel() * dtype.itemsize for param in params]
-    if sum(sizes) < LARGE_BYTES * len(sizes):
-        return [GPUBucket(params, dtype, early=False)]
-    members: list[list[torch.Tensor]] = []
+def _gpu_buckets(gradients, members, tensors, dtype) -> list[Bucket]:
+    sizes = {i: tensors[i].numel() * dtype.itemsize for i in members}
+    if sum(sizes.values()) < LARGE_BYTES * len(members):
+        return [GPUBucket(gradients, members, tensors, dtype)]
+    parts: list[list[int]] = []
     filled = BUCKET_BYTES
-    for param, size in zip(reversed(params), reversed(sizes), strict=True):
+    for i in reversed(members):
         if filled >= BUCKET_BYTES:
-            members.append([])
+            parts.append([])
             filled = 0
-        members[-1].append(param)
-        filled += size
-    return [GPUBucket(each, dtype, early=True) for each in members]
+        parts[-1].append(i)
+        filled += sizes[i]
+    return [GPUBucket(gradients, part, tensors, dtype, is_early=True) for part in parts]
+
+
+def wire_dtype(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    """The dtype that a tensor's gradient is sent as, if floating-point ones are as `dtype`."""
+    return dtype if dtype and tensor.dtype.is_floating_point else tensor.dtype
 
 
 def make_buckets(
-    params: Sequence[torch.Tensor], wire_dtype: torch.dtype | None, name: str, group: int
+    gradients: Sequence[Gradient],
+    positions: Sequence[int],
+    tensors: Sequence[torch.Tensor],
+    dtype: torch.dtype | None,
 ) -> list[Bucket]:
-    """Sort the parameters into buckets by dtype and device, and place these; collective.
-
-    With `wire_dtype`, floating-point gradients are sent as that.
-    """
-    alike: dict[tuple, list[torch.Tensor]] = {}
-    for param in params:
-        dtype = wire_dtype if wire_dtype and param.dtype.is_floating_point else param.dtype
-        alike.setdefault((dtype, param.device), []).append(param)
+    """Buckets for the gradients of tensors, at these positions; sent as `dtype` if it is given."""
     made: list[Bucket] = []
-    for (dtype, device), members in alike.items():
-        on_gpu = current_stream(device).name == gpu.NAME
-        made += _gpu_buckets(members, dtype) if on_gpu else [Bucket(members, dtype)]
-    buckets.place(made, name, group)
+    for members in by_dtype(gradients, positions):
+        first = tensors[members[0]]
+        sent = wire_dtype(first, dtype)
+        if current_stream(first.device).name == gpu.NAME:
+            made += _gpu_buckets(gradients, members, tensors, sent)
+        else:
+            made.append(TensorBucket(gradients, members, tensors, sent))
     return made

@@ -1,7 +1,6 @@
 """Handles: a number for each asynchronous call, until `synchronize` gives its result."""
 
 import itertools
-import operator
 from typing import Any
 
 from hvdlite.calls import Call
@@ -14,12 +13,6 @@ def start(call: Call) -> int:
     """The handle of a call under way."""
     handle = next(_next_handle)
     _calls[handle] = call
-    return handle
-
-
-def first_of(handle: int) -> int:
-    """Make the result of a call for a list of one tensor that tensor."""
-    _calls[handle].then(operator.itemgetter(0))
     return handle
 
 

@@ -7,14 +7,15 @@ from typing import Any
 import torch
 
 from hvdlite import calls
-from hvdlite.calls import operation, single
+from hvdlite.calls import operation
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.gpu import CPU, Device
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM
-from hvdlite.torch.handles import first_of, start
+from hvdlite.torch.handles import start
 from hvdlite.torch.tensors import Place, current_stream, from_array, numpy_dtype
 
+first = itemgetter(0)  # makes the result of a call for a list of one tensor that tensor
 Average, Sum, Adasum, Min, Max, Product = AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT
 
 
@@ -42,23 +43,53 @@ def _places(tensors: Sequence[torch.Tensor], kind: str) -> tuple[list[Place], De
     return [Place(tensor, device) for tensor in tensors], device
 
 
-def _new_like(tensor: Any, kind: str) -> torch.Tensor:
-    check_tensor(tensor, kind)
+def new_like(tensor: Any) -> torch.Tensor:
+    """An uninitialized tensor for the result of an allreduce."""
+    check_tensor(tensor, "allreduce")
     return torch.empty_like(tensor, requires_grad=False, memory_format=torch.contiguous_format)
 
 
 # Allreduce
 
 
-def _allreduce(tensors, outputs, average, name, op, prescale, postscale, process_set):
-    """Start to reduce `tensors` into `outputs`; the result is the list of these."""
+def allreduce_call(
+    tensors: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    average: bool | None,
+    name: str | None,
+    op: int | None,
+    *options: Any,
+) -> calls.Call:
+    """Start to reduce `tensors` into `outputs`; the result is the list of these.
+
+    `options` are the factors before and after the reduction, and the process set.
+    """
     op = operation(average, op)
     sources, device = _places(tensors, "allreduce")
     targets = sources if outputs is tensors else _places(outputs, "allreduce")[0]
     arrays = [place.array for place in sources]
     into = arrays if targets is sources else [place.array for place in targets]
-    call = calls.allreduce(arrays, into, name, op, prescale, postscale, process_set, device)
+    call = calls.allreduce(arrays, into, name, op, *options, device)
     return call.then(lambda _: [place.give_back() for place in targets])
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start to reduce a tensor in place over all ranks; returns a handle for it.
+
+    Every rank gives the same name, shape and dtype. With op=Average (the default) the result is
+    the sum divided by the number of ranks, for integers rounded toward zero.
+    `prescale_factor` is applied before the reduction and `postscale_factor` after it.
+    """
+    tensors, options = [tensor], (prescale_factor, postscale_factor, process_set)
+    return start(allreduce_call(tensors, tensors, average, name, op, *options).then(first))
 
 
 def grouped_allreduce_async_(
@@ -70,14 +101,23 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start to reduce tensors in place over all ranks; returns a handle for the list of them.
+    """`allreduce_async_` for several tensors at once; returns a handle for the list of them."""
+    options = (prescale_factor, postscale_factor, process_set)
+    return start(allreduce_call(tensors, tensors, average, name, op, *options))
 
-    Every rank gives the same names, shapes and dtypes. With op=Average (the default) the result is
-    the sum divided by the number of ranks, for integers rounded toward zero.
-    `prescale_factor` is applied before the reduction and `postscale_factor` after it.
-    """
-    scales = (prescale_factor, postscale_factor)
-    return start(_allreduce(tensors, tensors, average, name, op, *scales, process_set))
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Like `allreduce_async_`, but the result is a new tensor."""
+    output, options = new_like(tensor), (prescale_factor, postscale_factor, process_set)
+    return start(allreduce_call([tensor], [output], average, name, op, *options).then(first))
 
 
 def grouped_allreduce_async(
@@ -90,16 +130,21 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like `grouped_allreduce_async_`, but the results are new tensors."""
-    outputs = [_new_like(tensor, "allreduce") for tensor in tensors]
-    scales = (prescale_factor, postscale_factor)
-    return start(_allreduce(tensors, outputs, average, name, op, *scales, process_set))
-
-
-allreduce_async_ = single(grouped_allreduce_async_, "allreduce_async_", first_of)
-allreduce_async = single(grouped_allreduce_async, "allreduce_async", first_of)
+    outputs = [new_like(tensor) for tensor in tensors]
+    options = (prescale_factor, postscale_factor, process_set)
+    return start(allreduce_call(tensors, outputs, average, name, op, *options))
 
 
 # Broadcast
+
+
+def broadcast_call(
+    tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+) -> calls.Call:
+    """Start to overwrite a tensor with the root's; the result is the tensor."""
+    (place,), device = _places([tensor], "broadcast")
+    call = calls.broadcast(place.array, root_rank, name, process_set, device)
+    return call.then(lambda _: place.give_back())
 
 
 def broadcast_async_(
@@ -112,9 +157,7 @@ def broadcast_async_(
 
     Raises ValueError if `root_rank` is not a rank of the process set.
     """
-    (place,), device = _places([tensor], "broadcast")
-    call = calls.broadcast(place.array, root_rank, name, process_set, device)
-    return start(call.then(lambda _: place.give_back()))
+    return start(broadcast_call(tensor, root_rank, name, process_set))
 
 
 def broadcast_async(
@@ -132,7 +175,7 @@ def broadcast_async(
 # Allgather, alltoall, reducescatter: the result has another shape
 
 
-def _gathering(
+def gathering_call(
     collective: Callable[..., calls.Call], tensors: Sequence[torch.Tensor], *options: Any
 ) -> calls.Call:
     """Start a collective whose results become new tensors on the device of the inputs."""
@@ -146,20 +189,26 @@ def _gathering(
     return call.then(tensors_from)
 
 
-def grouped_allgather_async(
-    tensors: Sequence[torch.Tensor],
+def allgather_async(
+    tensor: torch.Tensor,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start to put all ranks' tensors one behind the other, along the first dimension.
 
     That dimension may differ between ranks; the others and the dtype may not.
-    Returns a handle for the list of results. Raises ValueError for a tensor without dimensions.
+    Returns a handle. Raises ValueError for a tensor without dimensions.
     """
-    return start(_gathering(calls.allgather, tensors, name, process_set))
+    return start(gathering_call(calls.allgather, [tensor], name, process_set).then(first))
 
 
-allgather_async = single(grouped_allgather_async, "allgather_async", first_of)
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """`allgather_async` for several tensors at once; returns a handle for the list of results."""
+    return start(gathering_call(calls.allgather, tensors, name, process_set))
 
 
 def alltoall_async(
@@ -175,7 +224,7 @@ def alltoall_async(
     rank. Raises ValueError for splits that don't fit the tensor.
     """
     call = alltoall_call(tensor, splits, name, process_set)
-    return start(call.then(itemgetter(0)) if splits is None else call)
+    return start(call.then(first) if splits is None else call)
 
 
 def alltoall_call(tensor: torch.Tensor, splits: Any, name: str | None, process_set) -> calls.Call:
@@ -186,6 +235,22 @@ def alltoall_call(tensor: torch.Tensor, splits: Any, name: str | None, process_s
     return call.then(lambda arrays: tuple(from_array(a).to(tensor.device) for a in arrays))
 
 
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start to reduce a tensor over all ranks and to leave each with its share of the rows.
+
+    Where the rows can't be shared out evenly, the first ranks get one more. Returns a handle.
+    """
+    options = (name, op, prescale_factor, postscale_factor, process_set)
+    return start(gathering_call(calls.reducescatter, [tensor], *options).then(first))
+
+
 def grouped_reducescatter_async(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -194,16 +259,9 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Start to reduce tensors over all ranks and to leave each with its share of the rows.
-
-    Where the rows can't be shared out evenly, the first ranks get one more.
-    Returns a handle for the list of results.
-    """
+    """`reducescatter_async` for several tensors; returns a handle for the list of results."""
     options = (name, op, prescale_factor, postscale_factor, process_set)
-    return start(_gathering(calls.reducescatter, tensors, *options))
-
-
-reducescatter_async = single(grouped_reducescatter_async, "reducescatter_async", first_of)
+    return start(gathering_call(calls.reducescatter, tensors, *options))
 
 
 def join(device: int = -1) -> int:

@@ -1,130 +1,21 @@
-"""DistributedOptimizer: an optimizer that steps with the gradients of all ranks."""
+"""DistributedOptimizer: wraps an optimizer so that it steps with the gradients of all ranks."""
 
-import warnings
-from collections.abc import Callable, Iterable
-from contextlib import contextmanager
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable
 
 import torch
 
-from hvdlite.calls import check_gradients, check_passes
 from hvdlite.collectives.adasum import check_size
+from hvdlite.gradients.options import GradientOptions, check_groups
+from hvdlite.gradients.wrapping import wrap
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import ADASUM, AVERAGE
-from hvdlite.torch import ops
 from hvdlite.torch.adasum import AdasumMixin, StepSync
+from hvdlite.torch.amp import reduce_before_scaling
 from hvdlite.torch.compression import Compression, Compressor
 from hvdlite.torch.functions import check_optimizer
 from hvdlite.torch.gradients import GradientSync
-from hvdlite.torch.handles import synchronize
-
-
-class _Step(property):
-    """`step` as a data descriptor.
-
-    Schedulers replace `step` on the optimizer object; one made from the plain optimizer would
-    so hide ours, since both objects share their attributes. `hooked` tells torch that its step
-    hooks need not be added: the wrapped class's own step runs them.
-    """
-
-    hooked = True
-
-
-class DistributedMixin:
-    """The methods that DistributedOptimizer puts in front of those of the optimizer's class."""
-
-    _sync: GradientSync
-
-    def synchronize(self) -> None:
-        """Reduce the gradients now, for what must happen between that and `step()`, like clipping.
-
-        Use `with optimizer.skip_synchronize(): optimizer.step()` afterwards.
-        """
-        self._sync.synchronize(self.param_groups)
-        self._synchronized = True
-
-    @contextmanager
-    def skip_synchronize(self):
-        """Within this context, `step()` takes the gradients as `synchronize()` has left them."""
-        self._should_synchronize = False
-        try:
-            yield
-        finally:
-            self._should_synchronize = True
-
-    def _distributed_step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Reduce the gradients over the ranks, then take the wrapped optimizer's step.
-
-        With a closure, the gradients of each of its calls are reduced, and LBFGS, whose search
-        depends on the loss, sees the mean loss.
-        """
-        self._opt_called = True  # for the schedulers' check of the order of calls
-        base_step = super(type(self), type(self)).step.__get__(self)
-        if closure is not None and self._should_synchronize:
-            return base_step(lambda: self._evaluate(closure))
-        if self._should_synchronize:
-            if self._synchronized and not self._sync.counted():
-                warnings.warn(
-                    "optimizer.step() called without optimizer.skip_synchronize() although the "
-                    "gradients are reduced already, by optimizer.synchronize(). Write "
-                    "`with optimizer.skip_synchronize(): optimizer.step()`",
-                    stacklevel=2,
-                )
-            else:
-                self._sync.synchronize(self.param_groups)
-        self._synchronized = False
-        return base_step() if closure is None else base_step(closure)
-
-    _distributed_step._wrapped_by_lr_sched = True
-
-    def _evaluate(self, closure: Callable[[], Any]) -> Any:
-        loss = closure()
-        self._sync.synchronize(self.param_groups)
-        self._synchronized = False
-        if isinstance(self, torch.optim.LBFGS) and self._sync.active:
-            mean = torch.as_tensor(loss).detach().clone()
-            handle = ops.allreduce_async_(
-                mean, name="lbfgs.loss", op=AVERAGE, process_set=self._sync.process_set
-            )
-            return synchronize(handle)
-        return loss
-
-    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """As in the wrapped optimizer.
-
-        Raises AssertionError between backward() and step(): the gradients would be lost.
-        """
-        if self._sync.in_flight():
-            raise AssertionError(
-                "optimizer.zero_grad() was called between loss.backward() and optimizer.step() "
-                "or optimizer.synchronize(); call it before backward() or after step()"
-            )
-        self._synchronized = False
-        super(type(self), self).zero_grad(*args, **kwargs)
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """As in the wrapped optimizer; gradients counted so far are forgotten."""
-        self._sync.forget()
-        self._synchronized = False
-        super(type(self), self).load_state_dict(*args, **kwargs)
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """How many backward passes add up their gradients before a reduction."""
-        self._sync.backward_passes_per_step = check_passes(passes)
-
-    @property
-    def backward_passes_per_step(self) -> int:
-        return self._sync.backward_passes_per_step
-
-    def __reduce_ex__(self, protocol: int) -> tuple:
-        # Saved or copied as the plain optimizer, so that it loads without hvdlite.
-        return _plain, (type(self).__mro__[1], self.__getstate__())
-
-
-def _plain(base: type, state: dict) -> torch.optim.Optimizer:
-    optimizer = base.__new__(base)
-    optimizer.__setstate__(state)
-    return optimizer
+from hvdlite.torch.mixin import DistributedMixin
 
 
 def _check_names(
@@ -143,8 +34,8 @@ def _check_names(
             "named_parameters must be pairs of a name and a parameter, as model.named_parameters() "
             "gives them"
         )
-    names = [name for name, _ in named]
-    doubles = sorted({name for name in names if names.count(name) > 1})
+    counts = Counter(name for name, _ in named)
+    doubles = sorted(name for name, count in counts.items() if count > 1)
     if doubles:
         raise ValueError(
             f"named_parameters has names that occur twice: {', '.join(doubles)}. With several "
@@ -163,17 +54,6 @@ def _check_names(
             f"{', '.join(map(str, nameless[:5]))}); name all of them, or leave it out"
         )
     return by_param
-
-
-def _check_groups(groups: int | list | None) -> None:
-    if isinstance(groups, list):
-        params = [param for group in groups for param in group]
-        if not all(isinstance(param, torch.Tensor) for param in params):
-            raise ValueError("groups must consist of lists of torch.Tensor")
-        if len(set(map(id, params))) < len(params):
-            raise ValueError("groups: a parameter may be in one group only")
-    elif groups is not None and (not isinstance(groups, int) or groups <= 0):
-        raise ValueError("groups must be a positive number or a list of lists of tensors")
 
 
 def DistributedOptimizer(
@@ -206,40 +86,26 @@ def DistributedOptimizer(
     Adasum on a number of ranks that is no power of two.
     """
     check_optimizer(optimizer, "DistributedOptimizer")
-    if hasattr(optimizer, "_distributed_step"):
+    if isinstance(optimizer, DistributedMixin):
         raise ValueError("this optimizer is a DistributedOptimizer already; wrap it once")
-    check_gradients(
-        compression, process_set, op, gradient_predivide_factor, backward_passes_per_step
+    check_groups(num_groups, groups)
+    options = GradientOptions(
+        compression=compression,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        sparse_as_dense=sparse_as_dense,
+        backward_passes_per_step=backward_passes_per_step,
+        process_set=process_set,
     )
-    _check_groups(groups if groups is not None or num_groups == 0 else num_groups)
     names = _check_names(optimizer, named_parameters)
-    sync_type, mixins = GradientSync, vars(DistributedMixin)
-    if op == ADASUM and process_set.included() and process_set.size() > 1:
+    kind, mixin = GradientSync, DistributedMixin
+    if op == ADASUM and options.active:
         check_size(process_set.size(), "DistributedOptimizer")
-        sync_type, mixins = StepSync, mixins | vars(AdasumMixin)
-    sync = sync_type(
-        optimizer.param_groups,
-        names,
-        compression,
-        backward_passes_per_step,
-        op,
-        gradient_predivide_factor,
-        sparse_as_dense,
-        process_set,
-    )
-    base = type(optimizer)
-    methods = {
-        key: value
-        for key, value in mixins.items()
-        if key not in ("__dict__", "__weakref__", "__annotations__")
-    }
-    methods["step"] = _Step(
-        lambda self: self._distributed_step, lambda self, patched: None, doc=base.step.__doc__
-    )
-    wrapped = object.__new__(type(base.__name__, (base,), methods))
-    wrapped.__dict__ = optimizer.__dict__
-    wrapped._sync = sync
+        kind, mixin = StepSync, AdasumMixin
+    wrapped = wrap(optimizer, mixin)
+    wrapped._sync = kind(optimizer.param_groups, names, options)
     wrapped._parameter_names = names  # some programs look at it
     wrapped._synchronized = False
     wrapped._should_synchronize = True
+    reduce_before_scaling()
     return wrapped

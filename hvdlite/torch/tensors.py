@@ -68,9 +68,9 @@ def current_stream(device: torch.device) -> gpu.Device:
 class Place:
     """A tensor's memory for the time of a collective.
 
-    `array` is contiguous. It is the tensor's own memory where that is contiguous and on the CPU
-    or within reach of CuPy, and a copy where it is not; `give_back` then writes the result into
-    the tensor, which it returns.
+    `array` is contiguous. It is the tensor's own memory where that is contiguous, not that of
+    conjugated or negated numbers, and on the CPU or within reach of CuPy. Else it is a copy, and
+    `give_back` writes the result into the tensor, which it returns.
     """
 
     __slots__ = ("_copy", "array", "tensor")
@@ -79,9 +79,11 @@ class Place:
         self.tensor = tensor
         self._copy = None
         stays = tensor.is_cpu or tensor.device.type == device.name
-        if not stays or not tensor.is_contiguous():
+        as_it_is = tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+        if not stays or not as_it_is:
             where = tensor.device if stays else "cpu"
-            self._copy = tensor.detach().to(where, copy=True).contiguous()
+            copy = tensor.detach().to(where, copy=True).contiguous()
+            self._copy = copy.resolve_neg().resolve_conj()
         self.array = as_array(tensor if self._copy is None else self._copy)
 
     def give_back(self) -> torch.Tensor:

@@ -49,3 +49,28 @@ def test_a_saved_model_goes_on_and_loads_without_hvdlite(keras_ranks, tmp_path, 
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=120
     )
     assert alone.stdout.endswith("loaded\n"), alone.stderr
+
+
+def _registered(folder: str) -> list:
+    import json
+    import zipfile
+
+    hvd, keras = binding()
+
+    @keras.utils.register_keras_serializable("lab", "Mine")
+    class Mine(keras.optimizers.SGD):
+        pass
+
+    model = small(keras)
+    model.compile(hvd.DistributedOptimizer(Mine(0.01)), "mse")
+    file = os.path.join(folder, f"{hvd.rank()}.keras")
+    model.save(file)
+    config = json.loads(zipfile.ZipFile(file).read("config.json"))
+    saved = config["compile_config"]["optimizer"]
+    plain = keras.models.load_model(file).optimizer
+    ours = hvd.load_model(file).optimizer
+    return [saved["registered_name"], type(plain) is Mine, isinstance(ours, Mine)]
+
+
+def test_a_registered_optimizer_saves_under_its_name(keras_ranks, tmp_path):
+    assert keras_ranks.run(_registered, str(tmp_path)) == [["lab>Mine", True, True]] * 2

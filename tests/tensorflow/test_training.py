@@ -280,40 +280,41 @@ def test_adasum_of_a_process_set(ranks):
     assert ranks(3).run(_adasum_of_a_set) == [[0.5, 0.5], None, [0.5, 0.5]]
 
 
-def _sync_batch_norm() -> tuple[list, list]:
+def _sync_batch_norm(mean: float, sigma: float) -> tuple[list, list]:
+    """Output, gradient and moving statistics, and those of one process with the joined batch."""
     import numpy as np
     import tensorflow as tf
 
     import hvdlite.tensorflow as hvd
 
     hvd.init()
-    whole = np.random.default_rng(1).normal(2, 3, (8, 4)).astype("float32")
-    mine = whole[:3] if hvd.rank() == 0 else whole[3:]
+    whole = np.random.default_rng(1).normal(mean, sigma, (8, 4)).astype("float32")
+    share = slice(0, 3) if hvd.rank() == 0 else slice(3, 8)
     found = []
     for layer, batch in (
-        (hvd.SyncBatchNormalization(), mine),
-        (tf.keras.layers.BatchNormalization(), whole),
+        (hvd.SyncBatchNormalization(epsilon=1e-9), whole[share]),
+        (tf.keras.layers.BatchNormalization(epsilon=1e-9), whole),
     ):
         batch = tf.constant(batch)
         with tf.GradientTape() as tape:
             tape.watch(batch)
             output = layer(batch, training=True)
             loss = tf.reduce_sum(output**3)
-        gradient = tape.gradient(loss, batch)
+        gradient = tape.gradient(loss, batch) * sigma
         parts = [output, gradient, layer.moving_mean, layer.moving_variance]
         found.append([np.array(part) for part in parts])
     layer = hvd.SyncBatchNormalization()
     if hvd.rank() == 0:
-        layer(tf.constant(mine))  # alone: evaluation does not communicate
-    share = slice(0, 3) if hvd.rank() == 0 else slice(3, 8)
-    ours, whole = found
+        layer(tf.constant(whole))  # alone: evaluation does not communicate
+    ours, alone = found
     return (
-        [ours[0].tolist(), ours[2].tolist(), ours[3].tolist()],
-        [whole[0][share].tolist(), whole[2].tolist(), whole[3].tolist()],
+        [part.tolist() for part in ours],
+        [alone[0][share].tolist(), alone[1][share].tolist(), *(x.tolist() for x in alone[2:])],
     )
 
 
-def test_sync_batch_normalization_is_that_of_the_joined_batch(ranks):
-    for ours, alone in ranks(2).run(_sync_batch_norm):
+@pytest.mark.parametrize(("mean", "sigma", "tolerance"), [(2.0, 3.0, 1e-4), (1000.0, 0.1, 0.05)])
+def test_sync_batch_normalization_is_that_of_the_joined_batch(ranks, mean, sigma, tolerance):
+    for ours, alone in ranks(2).run(_sync_batch_norm, mean, sigma):
         for mine, other in zip(ours, alone, strict=True):
-            assert flat(mine) == pytest.approx(flat(other), abs=1e-4)
+            assert flat(mine) == pytest.approx(flat(other), abs=tolerance)

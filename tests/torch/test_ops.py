@@ -113,8 +113,35 @@ def _shapes() -> list[str]:
         "requires grad": torch.ones(3, requires_grad=True),
         "parameter": torch.nn.Parameter(torch.ones(3)),
         "expanded": torch.ones(1).expand(1),
+        "conjugated": torch.full((3,), 1 + 2j).conj(),
+        "negated": torch.full((3,), 1 + 2j).conj().imag,
+        "both": torch._neg_view(torch.full((3,), 1 + 2j).conj()),
     }
     for name, tensor in tensors.items():
+        same = {
+            "allreduce": hvd.allreduce(tensor),
+            "allgather": hvd.allgather(tensor.reshape(-1))[: tensor.numel()],
+            "broadcast": hvd.broadcast(tensor, 0),
+            "alltoall": hvd.alltoall(torch.cat([tensor.reshape(-1)] * size))[: tensor.numel()],
+        }
+        if tensor.dim():
+            rows = len(tensor) // size + (rank < len(tensor) % size)
+            scattered = hvd.reducescatter(tensor)
+            if scattered.shape[0] != rows or not torch.equal(scattered, tensor[:rows]):
+                wrong.append(f"reducescatter of {name}: {scattered}")
+        for op, result in same.items():
+            if not torch.equal(result.reshape(-1), tensor.reshape(-1)):
+                wrong.append(f"{op} of {name}: {result}")
+        in_place = {"broadcast_": lambda t: hvd.broadcast_(t, 0), "allreduce_": hvd.allreduce_}
+        for op, call in in_place.items():
+            if name in ("conjugated", "negated", "both"):
+                base = torch.full((3,), 1 + 2j)
+                view = {"conjugated": base.conj(), "negated": base.conj().imag}
+                view = view.get(name, torch._neg_view(base.conj()))
+                call(view.mul_(rank + 1))
+                factor = 1 if op == "broadcast_" else total / size
+                if not torch.equal(view, tensor * factor):
+                    wrong.append(f"{op} of {name}: {view}")
         scaled = tensor.detach() * (rank + 1)
         result = hvd.allreduce(scaled, op=hvd.Sum)
         if result.shape != tensor.shape or not torch.equal(result, tensor.detach() * total):

@@ -1,12 +1,13 @@
 """The binding to tf.keras: Keras 3, or with TF_USE_LEGACY_KERAS=1 the older tf_keras."""
 
-# ruff: noqa: F401, F403, I001
+# ruff: noqa: F403, I001
 # fmt: off
-import functools
+import functools as _functools
 
 import tensorflow as _tf
 
 from hvdlite import *
+from hvdlite import __all__ as _basics
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.keras.functions import (
     DistributedOptimizer, PartialDistributedOptimizer, allgather, allreduce, broadcast,
@@ -19,7 +20,14 @@ from hvdlite.tensorflow.compression import Compression
 from hvdlite.tensorflow.keras import callbacks, elastic
 # fmt: on
 
-load_model = functools.partial(_load, _tf.keras)
+load_model = _functools.partial(_load, _tf.keras)
 
-# Everything above is offered, under Horovod's names.
-__all__ = [name for name in globals() if not name.startswith("_")]
+# fmt: off
+__all__ = [
+    *_basics,
+    "Adasum", "Average", "Compression", "DistributedOptimizer",
+    "HorovodInternalError", "PartialDistributedOptimizer", "Sum", "allgather",
+    "allgather_object", "allreduce", "broadcast", "broadcast_global_variables",
+    "broadcast_object", "callbacks", "elastic", "load_model", "reducescatter",
+]
+# fmt: on

@@ -2,12 +2,26 @@
 
 import tensorflow as tf
 
-from hvdlite.keras.callbacks_for import make
+from hvdlite.keras import callbacks_for
 
-(
-    BroadcastGlobalVariablesCallback,
-    MetricAverageCallback,
-    LearningRateScheduleCallback,
-    LearningRateWarmupCallback,
-    BestModelCheckpoint,
-) = make(tf.keras)
+
+class BroadcastGlobalVariablesCallback(
+    callbacks_for.BroadcastGlobalVariables, tf.keras.callbacks.Callback
+):
+    """Overwrites the variables of model and optimizer with the root's after the first batch."""
+
+
+class MetricAverageCallback(callbacks_for.MetricAverage, tf.keras.callbacks.Callback):
+    """Makes each metric of an epoch the mean over ranks."""
+
+
+class LearningRateScheduleCallback(callbacks_for.LearningRateSchedule, tf.keras.callbacks.Callback):
+    """Sets the learning rate to `initial_lr` times `multiplier`, from start to end epoch."""
+
+
+class LearningRateWarmupCallback(callbacks_for.LearningRateWarmup, LearningRateScheduleCallback):
+    """Raises the learning rate from initial_lr / size() to initial_lr, batch by batch."""
+
+
+class BestModelCheckpoint(callbacks_for.BestModel, tf.keras.callbacks.ModelCheckpoint):
+    """Keeps the best model so far, in the file that its attribute `filepath` names."""

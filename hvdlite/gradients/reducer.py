@@ -1,0 +1,150 @@
+"""All gradients of a step, reduced over the ranks in as few calls as there are buckets."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
+
+from hvdlite.basics import engine, is_initialized, process_set_number
+from hvdlite.engine import Engine
+from hvdlite.exceptions import HorovodInternalError
+from hvdlite.gradients.buckets import Bucket, Gradient, by_dtype
+from hvdlite.gradients.options import GradientOptions
+from hvdlite.request import AVERAGE, Request, digest
+
+NONE, DENSE = 0, 1  # presence: this rank has no gradient, which counts as zeros, or has one
+
+
+def running_engine() -> Engine | None:
+    """The engine between init() and shutdown(), else None."""
+    return engine() if is_initialized() else None
+
+
+class GradientReducer:
+    """Reduces the gradients of one list, as often as wanted; all ranks of the set take part.
+
+    `lay_out` says which gradients there are. For each step a binding then puts them into the
+    `buckets`, with the presence of each, calls `start` for each bucket and `wait` for all of them,
+    and finds the reduced gradients where it has put them.
+
+    A gradient that is sparse on any rank gets `sparse_presence` there, and is put in as
+    dense, once. From the next step on it is one of `sparse`, which have no place in a bucket.
+    """
+
+    def __init__(self, options: GradientOptions):
+        self.options = options
+        self.buckets: list[Bucket] = []
+        self.sparse: set[int] = set()  # positions
+        self._gradients: list[Gradient] = []
+        self._under_way: dict[Bucket, Request] = {}
+        self._last: Request | None = None  # the last one that has begun
+        self._engine: Engine | None = None
+        # More than if every rank had a dense gradient, also where it is rounded to 8 bits.
+        self.sparse_presence = 2 * options.process_set.size()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the buckets are those of the running engine; not so after another init()."""
+        return self._engine is not None and self._engine is running_engine()
+
+    def lay_out(
+        self,
+        gradients: Sequence[Gradient],
+        sparse: Iterable[int] = (),
+        name: str | None = None,
+    ) -> None:
+        """Agree with the other ranks on the list of gradients, and make their buckets.
+
+        `sparse` are the positions of those that are sparse on this rank; those of the other ranks
+        are added. Raises HorovodInternalError, the same on all ranks, where shapes or dtypes
+        differ.
+        """
+        self._set_id = process_set_number(self.options.process_set)
+        if not self.is_current:
+            self._engine = engine()
+            number = name or self._engine.next_name("gradients", self._set_id)
+            self.name = f"gradients.{number}"
+        self._under_way, self._gradients = {}, list(gradients)
+        number = digest(tuple((each.shape, each.dtype.name) for each in gradients))
+        told = self._told("layout", (number, sorted(sparse)))
+        if len({theirs for theirs, _ in told.values()}) > 1:
+            self._tell_what_differs()
+        self.sparse = {i for _, positions in told.values() for i in positions}
+        dense = range(len(gradients))
+        if not self.options.sparse_as_dense:
+            dense = [i for i in dense if i not in self.sparse]
+        self.buckets = list(self.make_buckets(gradients, list(dense)))
+        requests = [bucket.allocation(self._name_of(bucket)) for bucket in self.buckets]
+        self._engine.submit(requests, self._set_id)
+        for bucket, request in zip(self.buckets, requests, strict=True):
+            self._engine.wait(request, self._set_id)
+            bucket.place(request.result)
+
+    def make_buckets(
+        self, gradients: Sequence[Gradient], positions: Sequence[int]
+    ) -> Sequence[Bucket]:
+        """The buckets for the gradients at these positions: one for each dtype."""
+        return [Bucket(gradients, members) for members in by_dtype(gradients, positions)]
+
+    def _told(self, title: str, item: object) -> dict[int, object]:
+        """What each rank has to tell; those that have joined have nothing."""
+        survey = self._engine.exchange("survey", f"{self.name}.{title}", item, self._set_id)
+        ranks = zip(self.options.process_set.ranks, survey.result, strict=True)
+        return {rank: item for rank, item in ranks if item is not None}
+
+    def _tell_what_differs(self) -> None:
+        lists = self._told("differences", [(each.form, each.name) for each in self._gradients])
+        missing = ("missing", "")
+        for place, row in enumerate(zip_longest(*lists.values(), fillvalue=missing), 1):
+            if len({form for form, _ in row}) > 1:
+                each = [
+                    f"'{name}', {form}, on rank {rank}" if name else f"missing on rank {rank}"
+                    for rank, (form, name) in zip(lists, row, strict=True)
+                ]
+                raise HorovodInternalError(
+                    f"the ranks' models differ: gradient {place} is {'; '.join(each)}. "
+                    "Build the same model on every rank"
+                )
+
+    def _name_of(self, bucket: Bucket) -> str:
+        return f"{self.name}.{self.buckets.index(bucket)}"
+
+    def waiting(self) -> list[Bucket]:
+        """The buckets that have not been started in this step."""
+        return [bucket for bucket in self.buckets if bucket not in self._under_way]
+
+    def start(self, bucket: Bucket) -> None:
+        """Begin to reduce a bucket that has been filled."""
+        op, scales = self.options.op, self.options.scales
+        traced = self._engine.timeline is not None
+        request = bucket.request(self._name_of(bucket), op, scales, traced)
+        self._engine.submit([request], self._set_id)
+        self._last = self._under_way[bucket] = request
+
+    def progress(self) -> None:
+        """Move along what has begun, if anything has."""
+        if self._last is not None and not self._last.done and self.is_current:
+            self._engine.progress()
+
+    def wait(self) -> None:
+        """Wait for all buckets under way; raises the first error once all are over."""
+        errors = []
+        for bucket, request in self._under_way.items():
+            try:
+                self._engine.wait(request, self._set_id)
+                bucket.settle()
+            except HorovodInternalError as error:
+                errors.append(error)
+        self._under_way.clear()
+        if errors:
+            raise errors[0]
+
+    def reduce(self, fill: Callable[[Bucket], None]) -> None:
+        """Fill and reduce all buckets that are not under way yet, and wait for all."""
+        for bucket in self.waiting():
+            fill(bucket)
+            self.start(bucket)
+        self.wait()
+
+    def became_sparse(self, reduced: float) -> bool:
+        """Whether a presence, after the reduction, says that the gradient is sparse somewhere."""
+        size = 1 if self.options.op == AVERAGE else self.options.process_set.size()
+        return reduced > 1.5 * size
