@@ -13,6 +13,8 @@ from hvdlite.torch.tensors import from_array
 class TensorBucket(Bucket):
     """A bucket in host memory for the gradients of some tensors, on whatever device these are."""
 
+    puts_at_once = True  # each gradient as soon as it has been computed, while it is in the cache
+
     def __init__(
         self,
         gradients: Sequence[Gradient],

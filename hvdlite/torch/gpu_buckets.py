@@ -29,7 +29,9 @@ def _communication_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class GPUBucket(TensorBucket):
-    """A bucket in the memory of a GPU."""
+    """A bucket in the memory of a GPU, which takes all its gradients at once."""
+
+    puts_at_once = False
 
     def allocation(self, name: str) -> Request:
         return Request(Descriptor("barrier", name))  # the memory is one's own

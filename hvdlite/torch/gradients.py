@@ -114,7 +114,7 @@ class GradientSync:
                 if all(self._passes.get(id(other)) == passes for other in bucket.tensors):
                     self._fill(bucket)
                     self.reducer.start(bucket)
-            elif bucket.holds(k):  # a mere copy could become outdated
+            elif bucket.puts_at_once and bucket.holds(k):  # a mere copy could become outdated
                 param.grad = bucket.put(k, param.grad)
         self._versions[key] = param.grad._version
 
