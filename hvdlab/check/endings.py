@@ -9,7 +9,9 @@ from .course import Script
 from .evidence import SMALL, Rank
 from .run import RANKS, STALL_S, Recording
 
-_GIVEN_UP = re.compile(r"has waited for|has left|shut down|has ended|gave up|given up|broken")
+_GIVEN_UP = re.compile(
+    r"has waited for|has left|shut down|has ended|gave up|given up|broken|deadlock: rank"
+)
 
 
 def explain(script: Script, ranks: list[Rank], recording: Recording) -> tuple[str, dict[str, str]]:

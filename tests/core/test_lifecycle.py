@@ -149,7 +149,7 @@ hvd.barrier()
 
 
 def test_a_rank_that_has_had_its_part_may_end_while_others_finish():
-    """Rank 2 is on its way for longer than a lost rank is waited for."""
+    """Rank 2 is away for longer than a lost rank is waited for."""
     outcome = launch(
         """
 import time
@@ -157,6 +157,9 @@ import torch
 import hvdlite.torch as hvd
 
 hvd.init()
+hvd.barrier()
+if hvd.rank() != 2:
+    time.sleep(0.5)  # so that rank 2 is gone before the broadcast begins
 handle = hvd.broadcast_async(torch.ones(2_000_000), 0, name="large")
 if hvd.rank() == 2:
     hvd.poll(handle)
