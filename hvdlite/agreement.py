@@ -153,21 +153,21 @@ class Agreement:
     round: int = 0
     finished: int = 0  # the last round whose calls have been run
     at_once: bool = False  # whether the last round needed no exchange of offers
-    _posted: list[Request] | None = None
+    _posted: dict[str, Request] | None = None
     _offers: list[Offer] = field(default_factory=list)
     _has_new: bool = False  # whether a call came in since the last post
     _quiet_until: float = 0.0
 
     def add(self, requests: Sequence[Request]) -> None:
         """Take calls in; raises ValueError, and takes none, if a name is still under way."""
-        for request in requests:
-            if request.descriptor.key in self.pending:
+        keys = [request.descriptor.key for request in requests]
+        for key, request in zip(keys, requests, strict=True):
+            if key in self.pending:
                 raise ValueError(
                     f"{request.descriptor}: a call of that name is still under way on this rank. "
                     "Synchronize it first, or give each call a name of its own."
                 )
-        for request in requests:
-            self.pending[request.descriptor.key] = request
+        self.pending.update(zip(keys, requests, strict=True))
         self._has_new = True
 
     def ask_again(self) -> None:
@@ -191,9 +191,9 @@ class Agreement:
         self.at_once = exchange.equal(self.round)
         if self.at_once:
             self._offers = []
-            for request in posted:
-                del self.pending[request.descriptor.key]
-            return posted
+            for key in posted:
+                del self.pending[key]
+            return list(posted.values())
         self._quiet_until = time.monotonic() + QUIET / 2
         agreed = self._resolve(posted)
         if not agreed:
@@ -206,16 +206,18 @@ class Agreement:
 
     def _post(self) -> None:
         self._has_new = False  # first, since another thread may add a call at any moment
-        self._posted = list(self.pending.values())
+        self._posted = self.pending.copy()
         self.round += 1
-        self.before_post(self._posted, self.round)
-        digests = [digest(request.descriptor) for request in self._posted]
+        requests = list(self._posted.values())
+        self.before_post(requests, self.round)
+        digests = [digest(request.descriptor) for request in requests]
         shown = digests[0] if len(digests) == 1 else digest(tuple(digests))
         self.group.exchange.post(self.round, shown)
 
-    def _resolve(self, posted: list[Request]) -> list[Request]:
+    def _resolve(self, posted: dict[str, Request]) -> list[Request]:
         # All ranks are here and see that they differ, so they exchange their offers now.
-        offered = [tuple(request.descriptor) for request in posted], *self.waits()
+        calls = [tuple(request.descriptor) for request in posted.values()]
+        offered = calls, *self.waits()
         self._offers = [
             Offer([Descriptor(*fields) for fields in calls], *waits)
             for calls, *waits in self.group.allgather_object(offered)
@@ -225,7 +227,7 @@ class Agreement:
             self.joined = joined
         run, errors, deadlock = resolve(self._offers, self.group.ranks)
         if deadlock:
-            errors = {request.descriptor.key: deadlock for request in posted}
+            errors = dict.fromkeys(posted, deadlock)
             self.recount()
         for key, message in errors.items():
             if key in self.pending:
@@ -249,7 +251,7 @@ class Agreement:
         """The calls that are pending on this rank, as messages name them."""
         return [str(request.descriptor) for request in list(self.pending.values())]
 
-    def missing(self, key: str) -> list[int]:
+    def missing(self, request: Request) -> list[int]:
         """The ranks, by their number in the world, that have not asked for the call so far."""
         ranks = self.group.ranks
         if self._posted is not None:
@@ -257,5 +259,5 @@ class Agreement:
         return [
             rank
             for rank, offer in zip(ranks, self._offers, strict=False)
-            if all(descriptor.key != key for descriptor in offer.calls)
+            if all(descriptor.key != request.descriptor.key for descriptor in offer.calls)
         ]

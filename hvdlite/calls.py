@@ -136,32 +136,25 @@ def _start(
     of this call, before it takes a name, whose number would be missing on this rank.
     Raises TypeError for elements that are no numbers.
     """
-    current, count = engine(), len(arrays)
-    dtypes = [dtype_name(array.dtype) for array in arrays]
-    flat = [array.reshape(-1) for array in arrays]
-    into = None
-    if outputs is not None:
-        into = [
-            same if output is array else output.reshape(-1)
-            for array, same, output in zip(arrays, flat, outputs, strict=True)
-        ]
+    current = engine()
+    prepared = []
+    for i, array in enumerate(arrays):
+        flat = (array.reshape(-1),)
+        into = ()
+        if outputs is not None:
+            into = flat if outputs[i] is array else (outputs[i].reshape(-1),)
+        rows = () if counts is None else counts[i]
+        prepared.append((dtype_name(array.dtype), (array.shape[skip:],), flat, into, rows))
 
     def make(base: str, numbered: bool) -> list[Request]:
         requests = []
-        for i, data in enumerate(flat):
-            each = base if count == 1 else f"{base}_{i + 1}of{count}"
-            shapes = (arrays[i].shape[skip:],)
+        for i, (dtype, shapes, flat, into, rows) in enumerate(prepared, 1):
+            each = base if len(prepared) == 1 else f"{base}_{i}of{len(prepared)}"
             # By position, which takes half the time of keywords.
             descriptor = Descriptor(
-                kind, each, op, dtypes[i], shapes, root, *scales, device.name, numbered
+                kind, each, op, dtype, shapes, root, *scales, device.name, numbered
             )
-            inputs = (data,)
-            request = Request(descriptor, inputs, stream=device.stream)
-            if into is not None:
-                request.outputs = inputs if into[i] is data else (into[i],)
-            if counts is not None:
-                request.counts = counts[i]
-            requests.append(request)
+            requests.append(Request(descriptor, flat, into, rows, stream=device.stream))
         return requests
 
     return current, current.start(kind, name, set_id, make)

@@ -60,8 +60,8 @@ class Channel:
         self._asked_for_gpu = False
 
     def _stage(self, requests: list[Request], number: int) -> None:
-        batches = fusion.plan(requests, self._threshold)
-        self.collectives.stage(batches[0] if len(batches) == 1 else (), number)
+        alone = len(requests) == 1 or len(fusion.plan(requests, self._threshold)) == 1
+        self.collectives.stage(requests if alone else (), number)
 
     def collectives_for(self, request: Request) -> Collectives | None:
         """Those that take the request's arrays as they are; None for a GPU's without NCCL.
@@ -167,7 +167,7 @@ class Engine:
         for request in requests:
             if request.descriptor.op == ADASUM:
                 check_size(channel.group.size, str(request.descriptor))
-        self.waits.calls()
+        self.waits.callers.add(threading.get_ident())
         with self.lock:
             self._check_broken()
             channel.agreement.add(requests)
@@ -215,7 +215,7 @@ class Engine:
             try:
                 self.progress()
                 if not request.done:
-                    missing = self.channels[set_id].agreement.missing(request.descriptor.key)
+                    missing = self.channels[set_id].agreement.missing(request)
                     self.world.status.check(request.descriptor, missing)
             except BaseException as error:
                 self._give_up(request.descriptor, error)
@@ -232,8 +232,7 @@ class Engine:
             if not request.done:
                 self.progress()
             if not request.done:
-                with self.waits.in_call(request.descriptor, set_id):
-                    self._wait(request, set_id)
+                self._wait(request, set_id)
         except BaseException as error:
             self._give_up(request.descriptor, error)
             raise
@@ -241,21 +240,24 @@ class Engine:
             raise request.error
 
     def _wait(self, request: Request, set_id: int) -> None:
-        if set_id in self.channels:
-            self.channels[set_id].agreement.ask_again()
-        while not request.done:
-            channel = self.channels.get(set_id)
-            if channel is None:
-                raise _removed(request)
-            agreement = channel.agreement
-            wait_until(
-                partial(self._advanced, request, agreement, agreement.round),
-                channel.group,
-                request.descriptor,
-                partial(agreement.missing, request.descriptor.key),
-                agreement.titles,
-                _SPINS,
-            )
+        self.waits.begin(request.descriptor, set_id)
+        try:
+            while not request.done:
+                channel = self.channels.get(set_id)
+                if channel is None:
+                    raise _removed(request)
+                agreement = channel.agreement
+                agreement.ask_again()
+                wait_until(
+                    partial(self._advanced, request, agreement, agreement.round),
+                    channel.group,
+                    request.descriptor,
+                    partial(agreement.missing, request),
+                    agreement.titles,
+                    _SPINS,
+                )
+        finally:
+            self.waits.end()
 
     def exchange(self, kind: str, name: str | None, payload: Any, set_id: int = 0) -> Request:
         """Exchange objects (picklable); the result is every rank's, in rank order.

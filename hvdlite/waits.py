@@ -3,19 +3,11 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from hvdlite.agreement import QUIET
 from hvdlite.request import Descriptor
 from hvdlite.status import where_in_users_code
-
-
-class _Wait(NamedTuple):
-    descriptor: Descriptor
-    set_id: int
-    since: float
 
 
 class Waits:
@@ -24,30 +16,25 @@ class Waits:
     def __init__(self) -> None:
         # False where calls are made in no order that a program could give them.
         self.in_order = True
-        self._callers: set[int] = set()
-        self._waiting: dict[int, _Wait] = {}
+        self.callers: set[int] = set()  # the threads that have made calls
+        # By thread: the call, its process set, and since when. Plain tuples, made at each call.
+        self._waiting: dict[int, tuple[Descriptor, int, float]] = {}
 
-    def calls(self) -> None:
-        """This thread makes a call."""
-        self._callers.add(threading.get_ident())
+    def begin(self, descriptor: Descriptor, set_id: int) -> None:
+        """This thread waits for a call, until `end`."""
+        self._waiting[threading.get_ident()] = descriptor, set_id, time.monotonic()
 
-    @contextmanager
-    def in_call(self, descriptor: Descriptor, set_id: int) -> Iterator[None]:
-        """Within, this thread waits for a call."""
-        thread = threading.get_ident()
-        self._waiting[thread] = _Wait(descriptor, set_id, time.monotonic())
-        try:
-            yield
-        finally:
-            del self._waiting[thread]
+    def end(self) -> None:
+        """This thread does not wait any more."""
+        self._waiting.pop(threading.get_ident(), None)
 
     def of_group(self, set_id: int) -> tuple[Sequence[str], Sequence[str]]:
         """The keys of the group's calls that threads wait for, and `_last_waits`."""
         waiting = dict(self._waiting)
-        keys = [wait.descriptor.key for wait in waiting.values() if wait.set_id == set_id]
+        keys = [call.key for call, waits_in, _ in waiting.values() if waits_in == set_id]
         return keys, self._last_waits(waiting, set_id)
 
-    def _last_waits(self, waiting: dict[int, _Wait], set_id: int) -> Sequence[str]:
+    def _last_waits(self, waiting: dict[int, tuple], set_id: int) -> Sequence[str]:
         """Where threads of this process wait, if no call of the group is to be expected any more.
 
         That is, if all threads that have made calls have waited in this group for QUIET seconds.
@@ -55,19 +42,19 @@ class Waits:
         """
         long_ago = time.monotonic() - QUIET
         if not self.in_order or any(
-            wait.set_id != set_id or wait.since > long_ago for wait in waiting.values()
+            waits_in != set_id or since > long_ago for _, waits_in, since in waiting.values()
         ):
             return ()
         frames = sys._current_frames()
-        others = (self._callers & frames.keys()) - waiting.keys()
+        others = (self.callers & frames.keys()) - waiting.keys()
         if waiting.keys() - _threads_of_python():
             # A framework's thread waits, and the main thread for the framework.
             others.discard(threading.main_thread().ident)
         if others:
             return ()
         return [
-            f"{wait.descriptor} at {where_in_users_code(frames[thread])}"
-            for thread, wait in waiting.items()
+            f"{call} at {where_in_users_code(frames[thread])}"
+            for thread, (call, _, _) in waiting.items()
         ]
 
 
