@@ -160,14 +160,16 @@ class Agreement:
 
     def add(self, requests: Sequence[Request]) -> None:
         """Take calls in; raises ValueError, and takes none, if a name is still under way."""
-        keys = [request.descriptor.key for request in requests]
-        for key, request in zip(keys, requests, strict=True):
+        new = {}
+        for request in requests:
+            key = request.descriptor.key
             if key in self.pending:
                 raise ValueError(
                     f"{request.descriptor}: a call of that name is still under way on this rank. "
                     "Synchronize it first, or give each call a name of its own."
                 )
-        self.pending.update(zip(keys, requests, strict=True))
+            new[key] = request
+        self.pending.update(new)
         self._has_new = True
 
     def ask_again(self) -> None:
