@@ -158,3 +158,31 @@ def test_the_conversion_in_the_readme_is_the_one_in_the_scripts():
 def squeezed(name: str) -> str:
     """A file's text without any white space, so that a diff may wrap lines as it likes."""
     return "".join((ROOT / name).read_text().split())
+
+
+def imported_at_once(path: Path) -> set[str]:
+    """The modules of hvdlite that a file imports when it is imported itself."""
+    found: set[str] = set()
+    todo = list(ast.parse(path.read_text()).body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Try):
+            todo += node.body
+    return {name for name in found if name.startswith("hvdlite.")}
+
+
+def test_no_module_of_the_core_needs_itself():
+    modules = {}
+    for path in python_files("hvdlite"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if part_of_the_runtime(path) == "core":
+            modules[".".join(part for part in parts if part != "__init__")] = imported_at_once(path)
+    needs = {name: found & modules.keys() for name, found in modules.items()}
+    while free := [name for name, found in needs.items() if not found]:
+        needs = {name: found - set(free) for name, found in needs.items() if name not in free}
+    assert needs == {}
