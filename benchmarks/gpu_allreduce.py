@@ -12,25 +12,28 @@ Bus bandwidth is 2 (N - 1) / N bytes over that time.
 """
 
 import cupy
+import numpy as np
 import torch
 import torch.distributed as dist
 from common import COMM, interleaved, size_name, start_torch, table
 from cupy.cuda import nccl
 
 import hvdlite.torch as hvd
-from hvdlite import testing
+from hvdlite import gpu, testing
+from hvdlite.gradients.buckets import Gradient
 from hvdlite.torch.gpu_buckets import GPUBucket
 
 
 def variants_for(nbytes: int, communicator: nccl.NcclCommunicator) -> dict:
     tensor = torch.zeros(nbytes // 4, device="cuda")
-    bucket = GPUBucket([torch.nn.Parameter(tensor)], torch.float32, early=False)
+    gradient = Gradient("tensor", tuple(tensor.shape), np.dtype("float32"), gpu.NAME)
+    bucket = GPUBucket([gradient], [0], [tensor], torch.float32)
     bucket.place(None)
     stream = torch.cuda.current_stream().cuda_stream
     where = tensor.data_ptr(), tensor.data_ptr(), tensor.numel()
 
     return {
-        "bucket": lambda: testing.run(bucket.request("bucket", hvd.Sum)),
+        "bucket": lambda: testing.run(bucket.request("bucket", hvd.Sum, (1.0, 1.0), False)),
         "tensor": lambda: hvd.allreduce_(tensor, name="tensor", op=hvd.Sum),
         "CuPy": lambda: communicator.allReduce(*where, nccl.NCCL_FLOAT32, nccl.NCCL_SUM, stream),
         "torch": lambda: dist.all_reduce(tensor),
