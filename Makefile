@@ -17,7 +17,7 @@ endif
 
 .DEFAULT_GOAL := help
 # Tests run in lanes side by side, more than there are cores, since many of them wait.
-LANES  ?= -n 3 --dist loadgroup
+LANES  ?= -n 3 --no-loadscope-reorder
 .PHONY: help install lab jupyter test test-core test-slow test-pythons test-labs test-whole lint format docs constraints clean
 
 help:  ## Show this list

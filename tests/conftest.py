@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -16,36 +18,43 @@ if not os.environ.get("CI"):  # there, hypothesis has a profile of its own
 FOLDERS = (
     "slurm", "labs", "check", "hvdlab", "keras", "tensorflow", "launch", "torch", "core",
 )  # fmt: skip
-# Fixtures of a session that take long to make: whoever uses one runs in the same lane.
-SHARED = ("cluster", "keras_ranks", "torch_ranks")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    _put_into_lanes(items)
-    needy = [item for item in items if item.get_closest_marker("gpu")]
-    if needy and not _gpu_present():
-        for item in needy:
-            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+def lane(nodeid: str) -> str:
+    """The tests that run one after the other in one process of pytest, with `-n`: by the file.
 
-
-def _put_into_lanes(items: list[pytest.Item]) -> None:
-    """With `-n`, tests that share a lane run one after the other in one process of pytest.
-
-    Those of one file do; and so do those that share a fixture which takes long to make.
+    Those that share what takes long to make stay together: a cluster, ranks with TensorFlow.
     """
-    for item in items:
-        shared = [name for name in SHARED if name in item.fixturenames]
-        lane = shared[0] if shared else "/".join(item.path.parts[-2:])
-        if shared and hasattr(item, "callspec"):
-            lane += str(item.callspec.params.get(shared[0], ""))
-        item.add_marker(pytest.mark.xdist_group(lane))
+    path, _, test = nodeid.partition("::")
+    folder = Path(path).parent.name
+    if folder == "slurm":
+        return folder
+    if folder == "keras":
+        return next((f"ranks with {kind}" for kind in ("Keras 3", "tf_keras") if kind in test), path)
+    return path
 
+
+@pytest.hookimpl(optionalhook=True)  # a hook of xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Lanes(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return lane(nodeid)
+
+    return Lanes(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def order(item: pytest.Item) -> int:
         folder = item.path.parent.name
         return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
 
     items.sort(key=order)
+    needy = [item for item in items if item.get_closest_marker("gpu")]
+    if needy and not _gpu_present():
+        for item in needy:
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
 
 
 @pytest.fixture(scope="session")

@@ -136,7 +136,7 @@ class Ranks:
         for pipe in self._pipes:
             pipe.send_bytes(task)
         deadline = time.monotonic() + timeout
-        answers = []
+        answers, ended = [], False
         for rank, pipe in enumerate(self._pipes):
             if not pipe.poll(max(0.0, deadline - time.monotonic())):
                 where = self.stop(dump=True)
@@ -144,9 +144,12 @@ class Ranks:
             try:
                 answers.append(pipe.recv())
             except EOFError:
+                ended = True
                 answers.append((False, "the process has ended"))
         if not all(good for good, _ in answers):
             told = [f"rank {i}:\n{text}" for i, (good, text) in enumerate(answers) if not good]
+            if ended:
+                told.append(f"what they printed:\n{self.stop()}")
             raise AssertionError("\n".join(told))
         return [result for _, result in answers]
 

@@ -35,7 +35,7 @@ def main(uv: str) -> None:
         install = ("pip", "install", "--quiet", "--python", python, "-c", "constraints.txt")
         run(uv, *install, "-e", ".[mpi]", *NEEDED)
         tests = [Path("tests", name) for name in TESTS]
-        run(python, "-m", "pytest", "-q", "-n", "3", "--dist", "loadgroup", *tests)
+        run(python, "-m", "pytest", "-q", "-n", "3", *tests)
 
 
 def run(*command: str | Path) -> None:
