@@ -30,7 +30,8 @@ def lane(nodeid: str) -> str:
     if folder == "slurm":
         return folder
     if folder == "keras":
-        return next((f"ranks with {kind}" for kind in ("Keras 3", "tf_keras") if kind in test), path)
+        kinds = [f"ranks with {kind}" for kind in ("Keras 3", "tf_keras") if kind in test]
+        return kinds[0] if kinds else path
     return path
 
 
