@@ -9,7 +9,7 @@ Where nothing is left that could run and every rank waits, that is a deadlock, a
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,7 +28,7 @@ class Offer(NamedTuple):
     """What one rank tells the others where the digests differ."""
 
     calls: Sequence[Descriptor]
-    waited: Sequence[str] = ()  # the keys of those for which a thread waits
+    waited: Sequence[str] = ()  # the keys of those for which threads wait, if all that call do
     # Where this rank waits, a text for each of its threads that make calls, if all of them have
     # waited in this group for QUIET seconds: then it will make no other call.
     waits: Sequence[str] = ()
@@ -99,7 +99,7 @@ def resolve(offers: Sequence[Offer], ranks: Sequence[int]) -> Decision:
             )
         else:
             decision.run.append(first)
-    decision.errors.update(_crossed(offers, ranks, joined))
+    decision.errors.update(_crossed(offers, ranks, joined, {each.key for each in decision.run}))
     stuck = all(offer.waits for offer in offers)
     if stuck and not decision.run and not decision.errors:
         return decision._replace(deadlock=_deadlock(offers, ranks))
@@ -107,15 +107,19 @@ def resolve(offers: Sequence[Offer], ranks: Sequence[int]) -> Decision:
 
 
 def _crossed(
-    offers: Sequence[Offer], ranks: Sequence[int], joined: Sequence[int]
+    offers: Sequence[Offer], ranks: Sequence[int], joined: Sequence[int], running: Set[str]
 ) -> dict[str, str]:
-    """The errors of calls of several kinds under one name, where all ranks wait for theirs."""
+    """The errors of calls of several kinds under one name, where all ranks wait for theirs.
+
+    None of them may be `running`: after those the ranks go on.
+    """
     errors: dict[str, str] = {}
     active = [rank for rank in ranks if rank not in joined]
     by_name: dict[str, list[Descriptor]] = {}
     for rank, offer in zip(ranks, offers, strict=True):
         for descriptor in offer.calls if rank in active else ():
-            if not descriptor.numbered and descriptor.key in offer.waited:
+            waits = descriptor.key in offer.waited and descriptor.key not in running
+            if waits and not descriptor.numbered:
                 by_name.setdefault(descriptor.name, []).append(descriptor)
     for descriptors in by_name.values():
         if len(descriptors) == len(active) and len({each.kind for each in descriptors}) > 1:

@@ -60,7 +60,8 @@ def init(
         world = connect(settings, comm)
         try:
             with undisturbed():
-                tidy_up()
+                if comm is None:  # all ranks of the last world are here
+                    tidy_up()
                 _State.engine = Engine(world)
         except BaseException:
             _State.engine = None

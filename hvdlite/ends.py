@@ -12,7 +12,7 @@ import functools
 import gc
 import os
 import sys
-from types import TracebackType
+from types import ModuleType, TracebackType
 
 from hvdlite import launchers, status
 from hvdlite.waiting import Patience
@@ -61,7 +61,7 @@ def _watch_system_exit() -> None:
 
     attributes["code"] = property(get, code.__set__, doc=code.__doc__)
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
-    for module in (sys, sys.modules["__main__"]):
+    for module in [each for each in sys.modules.values() if isinstance(each, ModuleType)]:
         for name in [name for name, value in vars(module).items() if value is exit_]:
             setattr(module, name, raise_system_exit)
 

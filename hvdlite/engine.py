@@ -153,6 +153,7 @@ class Engine:
         On a GPU, "done" means that the call is in its stream's queue.
         """
         if not request.done:
+            self.waits.callers.add(threading.get_ident())
             try:
                 self.progress()
                 if not request.done:

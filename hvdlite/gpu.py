@@ -62,8 +62,9 @@ def in_host_memory(request: Request) -> Request:
     inputs = outputs = [each.get() for each in request.inputs]
     if request.outputs is not request.inputs:
         outputs = [each.get() for each in request.outputs]
-    counts, members = request.counts, request.members
-    return Request(request.descriptor, inputs, outputs, counts, members=members)
+    counts, members, joined = request.counts, request.members, request.is_stand_in
+    what = request.descriptor
+    return Request(what, inputs, outputs, counts, members=members, is_stand_in=joined)
 
 
 def take_results(request: Request, copies: Request) -> None:

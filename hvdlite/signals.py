@@ -80,6 +80,11 @@ def watch() -> None:
 
 
 def is_interrupted() -> bool:
-    """Whether a SIGINT has come that the main thread can't handle, being in foreign code."""
+    """Whether a SIGINT has come that the main thread can't handle, being in foreign code.
+
+    Not so where the program has a handler of its own, which decides what comes of it.
+    """
     since = _Watch.unhandled_since
-    return since is not None and time.monotonic() > since + _UNHANDLED_AFTER
+    if since is None or time.monotonic() < since + _UNHANDLED_AFTER:
+        return False
+    return signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -96,9 +96,11 @@ class StatusBoard:
         self.write(self._notes[self._world.rank].state, reason, broken=True)
 
     def write(self, state: int, text: str, broken: bool = False) -> None:
-        """Tell all ranks this rank's state and what it is doing."""
+        """Tell all ranks this rank's state and what it is doing; one that has left stays so."""
         me = self._world.rank
         with self._lock:
+            if state < self._notes[me].state:  # a thread whose wait has ended since
+                return
             if self._notes[me].broken:
                 text, broken = self._notes[me].text, True
             shown, now, progress = text[:_LONGEST_TEXT], time.monotonic(), self.own_progress()

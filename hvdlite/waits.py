@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from types import FrameType
 
 from hvdlite.agreement import QUIET
 from hvdlite.request import Descriptor
@@ -16,12 +17,14 @@ class Waits:
     def __init__(self) -> None:
         # False where calls are made in no order that a program could give them.
         self.in_order = True
-        self.callers: set[int] = set()  # the threads that have made calls
+        # The threads that make calls: the main thread may always make its first one.
+        self.callers: set[int] = {threading.main_thread().ident}
         # By thread: the call, its process set, and since when. Plain tuples, made at each call.
         self._waiting: dict[int, tuple[Descriptor, int, float]] = {}
 
     def begin(self, descriptor: Descriptor, set_id: int) -> None:
         """This thread waits for a call, until `end`."""
+        self.callers.add(threading.get_ident())
         self._waiting[threading.get_ident()] = descriptor, set_id, time.monotonic()
 
     def end(self) -> None:
@@ -29,32 +32,38 @@ class Waits:
         self._waiting.pop(threading.get_ident(), None)
 
     def of_group(self, set_id: int) -> tuple[Sequence[str], Sequence[str]]:
-        """The keys of the group's calls that threads wait for, and `_last_waits`."""
-        waiting = dict(self._waiting)
-        keys = [call.key for call, waits_in, _ in waiting.values() if waits_in == set_id]
-        return keys, self._last_waits(waiting, set_id)
+        """The keys of the group's calls that threads wait for, and `_last_waits`.
 
-    def _last_waits(self, waiting: dict[int, tuple], set_id: int) -> Sequence[str]:
-        """Where threads of this process wait, if no call of the group is to be expected any more.
-
-        That is, if all threads that have made calls have waited in this group for QUIET seconds.
-        Empty if not.
+        Both are empty while a thread that makes calls does not wait.
         """
-        long_ago = time.monotonic() - QUIET
-        if not self.in_order or any(
-            waits_in != set_id or since > long_ago for _, waits_in, since in waiting.values()
-        ):
-            return ()
-        frames = sys._current_frames()
+        waiting, frames = dict(self._waiting), sys._current_frames()
+        if not self.in_order or self._may_call(waiting, frames):
+            return (), ()
+        keys = [call.key for call, waits_in, _ in waiting.values() if waits_in == set_id]
+        return keys, self._last_waits(waiting, frames, set_id)
+
+    def _may_call(self, waiting: dict[int, tuple], frames: dict[int, FrameType]) -> bool:
+        """Whether a thread that makes calls does not wait in one."""
         others = (self.callers & frames.keys()) - waiting.keys()
         if waiting.keys() - _threads_of_python():
             # A framework's thread waits, and the main thread for the framework.
             others.discard(threading.main_thread().ident)
-        if others:
+        return bool(others)
+
+    def _last_waits(
+        self, waiting: dict[int, tuple], frames: dict[int, FrameType], set_id: int
+    ) -> Sequence[str]:
+        """Where threads of this process wait, if no call of the group is to be expected any more.
+
+        That is, if they all have waited in this group for QUIET seconds. Empty if not.
+        """
+        long_ago = time.monotonic() - QUIET
+        if any(waits_in != set_id or since > long_ago for _, waits_in, since in waiting.values()):
             return ()
         return [
             f"{call} at {where_in_users_code(frames[thread])}"
             for thread, (call, _, _) in waiting.items()
+            if thread in frames
         ]
 
 

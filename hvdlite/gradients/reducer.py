@@ -37,13 +37,17 @@ class GradientReducer:
         self._under_way: dict[Bucket, Request] = {}
         self._last: Request | None = None  # the last one that has begun
         self._engine: Engine | None = None
+        self._laid_out = False
         # More than if every rank had a dense gradient, also where it is rounded to 8 bits.
         self.sparse_presence = 2 * options.process_set.size()
 
     @property
     def is_current(self) -> bool:
-        """Whether the buckets are those of the running engine; not so after another init()."""
-        return self._engine is not None and self._engine is running_engine()
+        """Whether there are buckets of the running engine; not so after another init().
+
+        Nor after a `lay_out` that has failed: the next one fails again while the models differ.
+        """
+        return self._laid_out and self._engine is running_engine()
 
     def lay_out(
         self,
@@ -62,6 +66,7 @@ class GradientReducer:
             self._engine = engine()
             number = name or self._engine.next_name("gradients", self._set_id)
             self.name = f"gradients.{number}"
+        self._laid_out = False
         self._under_way, self._gradients = {}, list(gradients)
         number = digest(tuple((each.shape, each.dtype.name) for each in gradients))
         told = self._told("layout", (number, sorted(sparse)))
@@ -77,6 +82,7 @@ class GradientReducer:
         for bucket, request in zip(self.buckets, requests, strict=True):
             self._engine.wait(request, self._set_id)
             bucket.place(request.result)
+        self._laid_out = True
 
     def make_buckets(
         self, gradients: Sequence[Gradient], positions: Sequence[int]

@@ -237,11 +237,12 @@ class GradientSync:
             if version is not None and param.grad is not None and param.grad._version != version:
                 self._warn_once(
                     "changed",
-                    f"the gradient of {self.names.get(param, 'a parameter')} was changed between "
-                    "backward() and step(), when it was this rank's own and not yet that of all "
-                    "ranks. To clip or change the reduced gradients, write `optimizer.synchronize()"
-                    "`, then change them, then `with optimizer.skip_synchronize(): "
-                    "optimizer.step()`. If each rank is meant to change its own, ignore this",
+                    f"the gradient of {self.names.get(param, 'a parameter')} was written to "
+                    "between backward() and step(), when it was this rank's own and not yet that "
+                    "of all ranks. To clip or change the reduced gradients, write "
+                    "`optimizer.synchronize()`, then change them, then `with "
+                    "optimizer.skip_synchronize(): optimizer.step()`. If its values are as before, "
+                    "or each rank is meant to change its own, ignore this",
                 )
 
     def _warn_once(self, kind: str, message: str) -> None:

@@ -58,7 +58,7 @@ class DistributedMixin:
 
     def _is_reduced(self) -> bool:
         """Whether `synchronize()` has reduced the gradients that are there."""
-        return self._synchronized and not self._sync.counted()
+        return self._sync.active and self._synchronized and not self._sync.counted()
 
     def _reduce_once(self) -> None:
         """`synchronize`, unless that has been done since the last step."""

@@ -96,3 +96,10 @@ def test_digests_are_numbers_of_64_bits_and_tell_calls_apart(name, shape):
     one, two = _call(name, tuple(shape)), _call(name + "!", tuple(shape))
     assert -(2**63) <= digest(one) < 2**63
     assert digest(one) == digest(_call(name, tuple(shape))) != digest(two)
+
+
+def test_calls_of_two_kinds_under_one_name_that_all_make_cross_nothing():
+    """Each rank waits for the one that it has made last, and both of them run."""
+    reduce, gather = _call("x"), _call("x", kind="allgather")
+    offers = [Offer([reduce, gather], [gather.key]), Offer([gather, reduce], [reduce.key])]
+    assert resolve(offers, [0, 1]) == ([reduce, gather], {}, "")

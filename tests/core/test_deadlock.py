@@ -1,6 +1,7 @@
 """Ranks that wait in different calls: told at once where it is certain, and only there."""
 
 import pytest
+from mpi import launch
 
 HERE = "test_deadlock.py"
 
@@ -144,3 +145,74 @@ def _overlapping_sets() -> list[float]:
 
 def test_a_wait_in_another_process_set_is_none_of_this_one(ranks):
     assert ranks(3).run(_overlapping_sets, timeout=60) == [[3], [2, 3], [2, 3]]
+
+
+def test_a_thread_that_has_made_no_call_yet_may_still_make_it():
+    """The main thread loads data, or computes, while another one waits in a call of its own."""
+    outcome = launch(
+        """
+import threading, time
+import torch
+import hvdlite.torch as hvd
+
+hvd.init()
+ones = torch.ones(2)
+for own, name in ((hvd.allreduce, "beat"), (hvd.allgather, "loss")):
+    shared = "loss" if name == "loss" else "start"
+    thread = threading.Thread(target=own, args=(ones,), kwargs={"name": name})
+    if hvd.rank() == 1:
+        thread.start()
+        time.sleep(3)
+        hvd.allreduce(ones, name=shared)
+    else:
+        hvd.allreduce(ones, name=shared)
+        thread.start()
+    thread.join()
+print("all went well", flush=True)
+""",
+        2,
+        timeout=60,
+    )
+    assert outcome.returncode == 0, outcome
+    assert outcome.stdout.count("all went well") == 2 and "deadlock" not in outcome.stderr, outcome
+
+
+def test_a_rank_that_has_left_stays_so_when_a_wait_of_its_threads_ends():
+    outcome = launch(
+        """
+import threading, time
+import torch
+import hvdlite.torch as hvd
+
+hvd.init()
+ones = torch.ones(2)
+hvd.allreduce(ones, name="warm")
+
+def lonely():
+    try:
+        hvd.allreduce(ones, name="a")
+    except hvd.HorovodInternalError:
+        pass
+
+if hvd.rank() == 0:
+    thread = threading.Thread(target=lonely)
+    thread.start()
+    time.sleep(1)
+    hvd.shutdown()
+    thread.join()
+    time.sleep(5)
+    print("0 goes on", time.time(), flush=True)
+else:
+    try:
+        hvd.allreduce(ones, name="b")
+    except hvd.HorovodInternalError as error:
+        print("1 learns it", time.time(), error, flush=True)
+""",
+        2,
+        timeout=60,
+    )
+    assert outcome.returncode == 0, outcome
+    learnt, went_on = (
+        float(outcome.stdout.split(words)[1].split()[0]) for words in ("1 learns it", "0 goes on")
+    )
+    assert learnt < went_on and "rank 0 has called shutdown()" in outcome.stdout, outcome

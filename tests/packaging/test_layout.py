@@ -37,7 +37,7 @@ BINDINGS = ("torch", "tensorflow", "keras")
 # What is read together, and the lines of code that a reader can be asked for.
 # We aim at 2,700 for core and gradients together, 1,200 for each binding and 5,300 for hvdlite.
 LIMITS = {
-    "core": 3100, "gradients": 250, "torch": 1400, "tensorflow": 900, "keras": 600, "elastic": 400,
+    "core": 3150, "gradients": 250, "torch": 1400, "tensorflow": 900, "keras": 600, "elastic": 400,
     "testing": 100, "hvdrun": 1300,
 }  # fmt: skip
 LIMIT_OF_ALL = 6600  # of hvdlite

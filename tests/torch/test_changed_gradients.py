@@ -52,7 +52,7 @@ def _changes(how: str) -> list[str]:
 def test_gradients_changed_before_they_are_reduced_are_told_once(ranks, how):
     for told in ranks(2).run(_changes, how):
         (message,) = told
-        assert "was changed between backward() and step()" in message
+        assert "was written to between backward() and step()" in message
         assert "with optimizer.skip_synchronize(): optimizer.step()" in message
 
 

@@ -371,3 +371,27 @@ def test_a_large_gradient_is_not_kept_beside_the_buffer(ranks):
     for gradients in ranks(2).run(_private_memory):
         # The parameter, and the half of the buffer that the other rank has no need to look at.
         assert gradients < 1.9
+
+
+def _models_that_differ() -> list[str]:
+    """The errors of three steps in a row, as when a cell is run again."""
+    import torch
+
+    import hvdlite.torch as hvd
+
+    hvd.init()
+    model = torch.nn.Linear(3, 1 + hvd.rank())
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    before, told = model.weight.clone(), []
+    model(torch.ones(2, 3)).sum().backward()
+    for _ in range(3):
+        with pytest.raises(hvd.HorovodInternalError) as error:
+            optimizer.step()
+        told.append(str(error.value))
+    assert torch.equal(model.weight, before)
+    return told
+
+
+def test_models_that_differ_are_told_at_every_step(ranks):
+    zero, one = ranks(2).run(_models_that_differ)
+    assert zero == one and all("the ranks' models differ" in told for told in zero)
