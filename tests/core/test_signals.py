@@ -86,6 +86,9 @@ try:
     time.sleep(5)
 except KeyboardInterrupt:
     print("handled")
+end = time.monotonic() + 1  # in Python's code, as a program is; the listener has its turn
+while time.monotonic() < end:
+    pass
 
 def wait():
     patience = Patience()
