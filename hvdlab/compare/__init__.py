@@ -97,8 +97,8 @@ def compare(
 ) -> Comparison:
     """Train with each number of processes and gather the figures.
 
-    Before the first run it says on stderr what will run; where the script has an option --limit,
-    a trial on a few images tells how long that takes, and the bars the time left.
+    Before the first run it says on stderr what will run; with `images`, a trial on a few of them
+    tells how long that takes, and the bars show the time left from the start.
 
     One process always runs: with the threads that each process has in the largest run (the
     baseline), and, on a CPU, with all cores (the reference). Where the spread leaves the
