@@ -19,14 +19,15 @@ from common import COMM, interleaved, size_name, start_torch, table
 from cupy.cuda import nccl
 
 import hvdlite.torch as hvd
-from hvdlite import gpu, testing
+from hvdlite import testing
+from hvdlite.gpu import cuda
 from hvdlite.gradients.buckets import Gradient
 from hvdlite.torch.gpu_buckets import GPUBucket
 
 
 def variants_for(nbytes: int, communicator: nccl.NcclCommunicator) -> dict:
     tensor = torch.zeros(nbytes // 4, device="cuda")
-    gradient = Gradient("tensor", tuple(tensor.shape), np.dtype("float32"), gpu.NAME)
+    gradient = Gradient("tensor", tuple(tensor.shape), np.dtype("float32"), cuda.NAME)
     bucket = GPUBucket([gradient], [0], [tensor], torch.float32)
     bucket.place(None)
     stream = torch.cuda.current_stream().cuda_stream

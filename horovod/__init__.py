@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from hvdlite._version import __version__
-from hvdlite.launchers import rank_of
+from hvdlite.runtime.launchers import rank_of
 
 __all__ = ["__version__"]
 

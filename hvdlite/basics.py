@@ -9,17 +9,18 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Union
 
-from hvdlite import ends, status
 from hvdlite.collectives.choose import check_name
-from hvdlite.engine import Engine
+from hvdlite.engine.engine import Engine
+from hvdlite.engine.timeline import Timeline
 from hvdlite.exceptions import HorovodInternalError, NotInitializedError
-from hvdlite.groups import tidy_up
 from hvdlite.process_sets import ProcessSet, as_process_set, global_process_set
 from hvdlite.request import Descriptor, Request
-from hvdlite.settings import Settings
-from hvdlite.signals import undisturbed
-from hvdlite.timeline import Timeline
-from hvdlite.world import World, connect
+from hvdlite.runtime import ends
+from hvdlite.runtime.groups import tidy_up
+from hvdlite.runtime.settings import Settings
+from hvdlite.runtime.world import World, connect
+from hvdlite.waiting import status
+from hvdlite.waiting.signals import undisturbed
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from hvdlite.basics import engine, process_set_number
-from hvdlite.engine import Engine
-from hvdlite.gpu import CPU, Device
+from hvdlite.collectives.reduction import check_op
+from hvdlite.engine.engine import Engine
+from hvdlite.gpu.cuda import CPU, Device
 from hvdlite.process_sets import ProcessSet, global_process_set
-from hvdlite.reduction import check_op
 from hvdlite.request import AVERAGE, SUM, Descriptor, Request, dtype_name
 
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 from hvdlite import basics
 from hvdlite.collectives.interface import Collectives
-from hvdlite.engine import Engine
+from hvdlite.engine.engine import Engine
+from hvdlite.memory.shared_memory import Segment
 from hvdlite.request import Descriptor, Request
-from hvdlite.shared_memory import Segment
 
 
 def new_world(**environment: str) -> Collectives | None:

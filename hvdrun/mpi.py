@@ -15,7 +15,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hvdlite.launchers import MPI_RANK_VARIABLES
+from hvdlite.runtime.launchers import MPI_RANK_VARIABLES
 from hvdrun.errors import LaunchError, say
 from hvdrun.hosts import THIS_MACHINE, Hosts, ssh_options
 from hvdrun.slurm import hide_tasks

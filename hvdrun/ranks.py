@@ -13,7 +13,7 @@ this machine's part and no folder. Until then it reads the ranks' process ids, o
 
 from collections.abc import Mapping
 
-from hvdlite.launchers import RANK_VARIABLES, REPORT
+from hvdlite.runtime.launchers import RANK_VARIABLES, REPORT
 
 _RANK = "".join(f"${{{name}:-" for name in RANK_VARIABLES) + "}" * len(RANK_VARIABLES)
 RANK = f"""

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hvdlite.collectives.mpi import MPICollectives
-from hvdlite.reduction import BLOCK_BYTES, accumulator
+from hvdlite.collectives.reduction import BLOCK_BYTES, accumulator
 
 # A squared length below this has lost its digits to underflow and counts as zero.
 _TINY = np.sqrt(np.finfo(np.float64).tiny)

@@ -6,7 +6,7 @@ from hvdlite.collectives.mpi import MPICollectives
 from hvdlite.collectives.parameter_server import ParameterServerCollectives
 from hvdlite.collectives.ring import RingCollectives
 from hvdlite.collectives.shm import SharedMemoryCollectives
-from hvdlite.groups import Group
+from hvdlite.runtime.groups import Group
 
 # Those that work for every group, so that the one asked for is the one that is used.
 _ANYWHERE = {

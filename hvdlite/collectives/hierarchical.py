@@ -23,11 +23,11 @@ import numpy as np
 
 from hvdlite.collectives.interface import ByMessages
 from hvdlite.collectives.mpi import MPICollectives, OverMPI
+from hvdlite.collectives.reduction import Finish, accumulator, reduce_into
 from hvdlite.collectives.ring import RingCollectives
-from hvdlite.groups import Group
-from hvdlite.reduction import Finish, accumulator, reduce_into
-from hvdlite.shared_memory import Segment
-from hvdlite.slices import even_slices
+from hvdlite.memory.shared_memory import Segment
+from hvdlite.memory.slices import even_slices
+from hvdlite.runtime.groups import Group
 
 # MPI's own non-blocking allreduce takes fewer steps than a ring, but sends all data there and then
 # all of it back.

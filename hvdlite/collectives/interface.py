@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvdlite.groups import Group
-from hvdlite.reduction import Finish, accumulator
+from hvdlite.collectives.reduction import Finish, accumulator
+from hvdlite.memory.shared_memory import Segment
+from hvdlite.memory.slices import slices_of
 from hvdlite.request import Request
-from hvdlite.shared_memory import Segment
-from hvdlite.slices import slices_of
+from hvdlite.runtime.groups import Group
 
 if TYPE_CHECKING:
     from hvdlite.collectives.mpi import MPICollectives

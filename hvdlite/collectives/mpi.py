@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvdlite import groups
 from hvdlite.collectives.interface import ByMessages, Collectives
-from hvdlite.groups import Group, in_pieces
-from hvdlite.reduction import Finish
+from hvdlite.collectives.reduction import Finish
+from hvdlite.memory.slices import slices_of
 from hvdlite.request import AVERAGE, MAX, MIN, PRODUCT, SUM
-from hvdlite.slices import slices_of
+from hvdlite.runtime import groups
+from hvdlite.runtime.groups import Group, in_pieces
 
 if TYPE_CHECKING:
     from mpi4py import MPI

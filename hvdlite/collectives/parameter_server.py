@@ -16,7 +16,7 @@ import numpy as np
 
 from hvdlite.collectives.interface import ByMessages
 from hvdlite.collectives.mpi import OverMPI
-from hvdlite.reduction import UFUNCS, Finish
+from hvdlite.collectives.reduction import UFUNCS, Finish
 
 SERVER = 0
 

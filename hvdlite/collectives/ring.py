@@ -16,8 +16,8 @@ import numpy as np
 
 from hvdlite.collectives.interface import ByMessages
 from hvdlite.collectives.mpi import OverMPI
-from hvdlite.reduction import UFUNCS, Finish
-from hvdlite.slices import even_slices
+from hvdlite.collectives.reduction import UFUNCS, Finish
+from hvdlite.memory.slices import even_slices
 
 
 class RingCollectives(ByMessages, OverMPI):

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hvdlite import shared_memory
 from hvdlite.collectives.mpi import OverMPI
-from hvdlite.groups import Group
-from hvdlite.reduction import BLOCK_BYTES, Finish, multiply, reduce_into
+from hvdlite.collectives.reduction import BLOCK_BYTES, Finish, multiply, reduce_into
+from hvdlite.memory import shared_memory
+from hvdlite.memory.slices import even_slices, pack, slices_of, unpack
 from hvdlite.request import ADASUM, Request
-from hvdlite.slices import even_slices, pack, slices_of, unpack
+from hvdlite.runtime.groups import Group
 
 STAGE_BYTES = 1 << 19
 # Up to this size it is cheaper that each rank reduces the whole tensor than to wait once more.

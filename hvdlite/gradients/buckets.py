@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hvdlite.gpu import CPU
+from hvdlite.gpu.cuda import CPU
+from hvdlite.memory.shared_memory import Segment
 from hvdlite.request import Descriptor, Request, dtype_name
-from hvdlite.shared_memory import Segment
 
 _ALIGN = 16  # elements; each gradient begins on a cache line
 

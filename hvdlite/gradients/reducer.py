@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 
 from hvdlite.basics import engine, is_initialized, process_set_number
-from hvdlite.engine import Engine
+from hvdlite.engine.engine import Engine
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.gradients.buckets import Bucket, Gradient, by_dtype
 from hvdlite.gradients.options import GradientOptions

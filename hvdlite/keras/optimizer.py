@@ -136,7 +136,7 @@ def distribute(optimizer: Any, options: GradientOptions, local_layers: Any = Non
     if native:
         wrapped = _wrapped(optimizer, options)
     else:
-        from hvdlite.keras.legacy import wrapped as of_tf_keras
+        from hvdlite.tensorflow.tf_keras import wrapped as of_tf_keras
 
         wrapped = of_tf_keras(optimizer, options)
     object.__setattr__(wrapped, "_hvd_local", {})

@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from hvdlite import calls
+from hvdlite.collectives.reduction import BFLOAT16
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.gradients.buckets import Bucket, Gradient
 from hvdlite.gradients.options import GradientOptions
 from hvdlite.gradients.reducer import DENSE, GradientReducer
-from hvdlite.reduction import BFLOAT16
 from hvdlite.request import ADASUM, digest, dtype_name
 from hvdlite.tensorflow.graph import call, name_of
 from hvdlite.tensorflow.ops import grouped_allreduce

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvdlite import exceptions, signals
+from hvdlite import exceptions
+from hvdlite.waiting import signals
 
 
 class HorovodInternalError(exceptions.HorovodInternalError, tf.errors.FailedPreconditionError):

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import torch
 
-from hvdlite import gpu
+from hvdlite.gpu import cuda
 from hvdlite.gradients.buckets import Bucket, Gradient, by_dtype
 from hvdlite.gradients.reducer import DENSE
+from hvdlite.memory.shared_memory import Segment
 from hvdlite.request import Descriptor, Request
-from hvdlite.shared_memory import Segment
 from hvdlite.torch.buckets import TensorBucket, presence_of, stride_of
 from hvdlite.torch.tensors import as_array, current_stream
 
@@ -71,7 +71,7 @@ class GPUBucket(TensorBucket):
         if self.is_early:
             stream = _communication_stream(self._device)
             stream.wait_stream(torch.cuda.current_stream(self._device))
-            request.stream = gpu.stream(stream.cuda_stream)
+            request.stream = cuda.stream(stream.cuda_stream)
         else:
             request.stream = current_stream(self._device).stream
         return request
@@ -113,7 +113,7 @@ def make_buckets(
     for members in by_dtype(gradients, positions):
         first = tensors[members[0]]
         sent = wire_dtype(first, dtype)
-        if current_stream(first.device).name == gpu.NAME:
+        if current_stream(first.device).name == cuda.NAME:
             made += _gpu_buckets(gradients, members, tensors, sent)
         else:
             made.append(TensorBucket(gradients, members, tensors, sent))

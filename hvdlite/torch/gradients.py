@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from hvdlite.engine import Engine
+from hvdlite.engine.engine import Engine
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.gradients.options import GradientOptions
 from hvdlite.gradients.reducer import running_engine

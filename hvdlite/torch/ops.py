@@ -9,7 +9,7 @@ import torch
 from hvdlite import calls
 from hvdlite.calls import operation
 from hvdlite.exceptions import HorovodInternalError
-from hvdlite.gpu import CPU, Device
+from hvdlite.gpu.cuda import CPU, Device
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM
 from hvdlite.torch.handles import start

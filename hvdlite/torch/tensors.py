@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from hvdlite import gpu
+from hvdlite.gpu import cuda
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -13,7 +13,7 @@ def as_array(tensor: torch.Tensor) -> np.ndarray:
     """The memory of a contiguous tensor as an array; writing to it writes to the tensor."""
     if tensor.is_cuda:
         pointer, dtype = tensor.data_ptr(), _NUMPY_DTYPES[tensor.dtype]
-        return gpu.array(pointer, tensor.shape, dtype, tensor, tensor.get_device())
+        return cuda.array(pointer, tensor.shape, dtype, tensor, tensor.get_device())
     if tensor.requires_grad:
         tensor = tensor.detach()
     if tensor.dtype is torch.bfloat16:
@@ -54,15 +54,15 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype:
         raise ValueError(f"collectives don't support tensors of {dtype}") from None
 
 
-def current_stream(device: torch.device) -> gpu.Device:
+def current_stream(device: torch.device) -> cuda.Device:
     """What a call on tensors of a device runs on: for GPUs the stream current now."""
     if device.type == "cpu":
-        return gpu.CPU
-    if device.type != "cuda" or gpu.cupy() is None:
-        return gpu.Device(f"{device.type}, by way of the CPU")
+        return cuda.CPU
+    if device.type != "cuda" or cuda.cupy() is None:
+        return cuda.Device(f"{device.type}, by way of the CPU")
     # torch.cuda.current_stream() takes longer than all of a small collective.
     pointer = torch._C._cuda_getCurrentRawStream(device.index)
-    return gpu.Device(gpu.NAME, gpu.stream(pointer))
+    return cuda.Device(cuda.NAME, cuda.stream(pointer))
 
 
 class Place:
@@ -75,7 +75,7 @@ class Place:
 
     __slots__ = ("_copy", "array", "tensor")
 
-    def __init__(self, tensor: torch.Tensor, device: gpu.Device):
+    def __init__(self, tensor: torch.Tensor, device: cuda.Device):
         self.tensor = tensor
         self._copy = None
         stays = tensor.is_cpu or tensor.device.type == device.name

@@ -263,7 +263,7 @@ engines.stop()
 # how the runtime decides which calls share one collective:
 
 # %%
-from hvdlite import fusion
+from hvdlite.engine import fusion
 
 print(inspect.getsource(fusion.plan))
 
@@ -393,7 +393,7 @@ with Check("four collectives") as check:
 #
 # 1. Set `HVDLITE_ALLREDUCE` to `ring`, `ps` and `mpi` in `run_with`, and measure large tensors.
 #    Which names do you find in the timeline?
-# 2. Read `hvdlite/agreement.py`. What do ranks exchange when all ask for the same, and what when
+# 2. Read `hvdlite/engine/agreement.py`. What do ranks exchange when all ask for the same, and what when
 #    they don't?
 # 3. Your DistributedOptimizer sends each gradient by itself. Collect some of them in one buffer
 #    first (`torch.cat`), and compare the number of collectives in the timeline.

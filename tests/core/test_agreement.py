@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvdlite.agreement import Decision, Offer, resolve
+from hvdlite.engine.agreement import Decision, Offer, resolve
 from hvdlite.request import Descriptor, digest
 
 

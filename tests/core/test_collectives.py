@@ -60,7 +60,8 @@ def _large_counts() -> list[list[float]]:
     import numpy as np
 
     import hvdlite
-    from hvdlite import groups, objects, testing
+    from hvdlite import objects, testing
+    from hvdlite.runtime import groups
 
     hvdlite.init()
     collectives = testing.collectives().messages

@@ -11,7 +11,7 @@ def _reduce_with_a_joined_rank(dtype: str, scale: float) -> dict[str, list]:
 
     import hvdlite
     from hvdlite import calls, request
-    from hvdlite.reduction import BFLOAT16
+    from hvdlite.collectives.reduction import BFLOAT16
 
     hvdlite.init()
     kind = BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype)

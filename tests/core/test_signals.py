@@ -21,7 +21,7 @@ def _run(program: str) -> str:
 def test_an_interrupt_is_held_back_whatever_thread_the_signal_comes_to():
     said = _run("""
 import os, signal, threading, time
-from hvdlite.signals import undisturbed
+from hvdlite.waiting.signals import undisturbed
 
 threading.Thread(target=time.sleep, args=(1,)).start()  # which does not block the signal
 try:
@@ -42,8 +42,8 @@ def test_all_waits_end_while_the_main_thread_is_in_foreign_code():
     """As in a graph of TensorFlow's; also those that begin when the signal has come."""
     said = _run("""
 import ctypes, os, signal, threading, time
-from hvdlite import signals
-from hvdlite.waiting import Patience
+from hvdlite.waiting import signals
+from hvdlite.waiting.patience import Patience
 
 signals.watch()
 ended = []
@@ -77,8 +77,8 @@ except KeyboardInterrupt:
 def test_a_signal_that_the_main_thread_has_handled_ends_no_later_wait():
     said = _run("""
 import os, signal, threading, time
-from hvdlite import signals
-from hvdlite.waiting import Patience
+from hvdlite.waiting import signals
+from hvdlite.waiting.patience import Patience
 
 signals.watch()
 try:

@@ -90,7 +90,7 @@ def _one_wait_in_another() -> list[str]:
 
     import hvdlite.torch as hvd
     from hvdlite import testing
-    from hvdlite.stall import wait_until
+    from hvdlite.waiting.stall import wait_until
 
     hvd.init()
     group, started, notes = testing.collectives().group, time.monotonic(), []

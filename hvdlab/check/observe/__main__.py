@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hvdlite.launchers import rank_of
+from hvdlite.runtime.launchers import rank_of
 
 from . import data_side, guard, runtime
 from .recorder import Recorder, Samples

@@ -28,7 +28,7 @@ def watch(record: Recorder) -> None:
     A rank's local rank is told in reverse, since on one host it would be the same as the rank:
     a script that takes one for the other shows.
     """
-    import hvdlite.engine
+    import hvdlite.engine.engine
     from hvdlite import basics
 
     init, local_rank = basics.init, basics.local_rank
@@ -49,7 +49,7 @@ def watch(record: Recorder) -> None:
 
     basics.init, basics.local_rank = watched_init, reversed_local_rank
     # Below all bindings, so that no spelling of a call is missed.
-    submit = hvdlite.engine.Engine.submit
+    submit = hvdlite.engine.engine.Engine.submit
 
     def watched_submit(self: Any, requests: Any, set_id: int = 0) -> None:
         for request in requests:
@@ -67,7 +67,7 @@ def watch(record: Recorder) -> None:
             record("collective", **facts, values=values, where=record.where())
         submit(self, requests, set_id)
 
-    hvdlite.engine.Engine.submit = watched_submit
+    hvdlite.engine.engine.Engine.submit = watched_submit
 
 
 def _values(request: Any, elements: int) -> list[float]:

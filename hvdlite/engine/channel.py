@@ -7,15 +7,16 @@ from functools import partial
 
 import numpy as np
 
-from hvdlite import fusion, gpu
-from hvdlite.agreement import Agreement
 from hvdlite.collectives.choose import choose
 from hvdlite.collectives.interface import Collectives
-from hvdlite.collectives.nccl import NCCLCollectives
-from hvdlite.groups import Group
-from hvdlite.reduction import neutral
+from hvdlite.collectives.reduction import neutral
+from hvdlite.engine import fusion
+from hvdlite.engine.agreement import Agreement
+from hvdlite.engine.waits import Waits
+from hvdlite.gpu import cuda
+from hvdlite.gpu.nccl import NCCLCollectives
 from hvdlite.request import Descriptor, Request
-from hvdlite.waits import Waits
+from hvdlite.runtime.groups import Group
 
 
 class Channel:
@@ -71,9 +72,9 @@ def _stand_in(descriptor: Descriptor) -> Request:
     """The request of a rank that has joined, which leaves the others' result as it is."""
     if descriptor.kind != "allreduce":
         return Request(descriptor)
-    on_gpu = descriptor.device == gpu.NAME
-    make, dtype = (gpu.cupy() if on_gpu else np).full, np.dtype(descriptor.dtype)
+    on_gpu = descriptor.device == cuda.NAME
+    make, dtype = (cuda.cupy() if on_gpu else np).full, np.dtype(descriptor.dtype)
     value = neutral(descriptor.op, dtype)
     arrays = [make(math.prod(shape), value, dtype) for shape in descriptor.shapes]
-    stream = gpu.stream(0) if on_gpu else None
+    stream = cuda.stream(0) if on_gpu else None
     return Request(descriptor, arrays, arrays, is_stand_in=True, stream=stream)

@@ -1,4 +1,4 @@
-"""tf_keras, and programs for Keras 2."""
+"""The optimizers of tf_keras, and so of programs for Keras 2."""
 
 from typing import Any
 

@@ -8,7 +8,7 @@ Spin-then-block as in Ousterhout, "Scheduling techniques for concurrent systems"
 import os
 import time
 
-from hvdlite import signals
+from hvdlite.waiting import signals
 
 _SLEEP_AFTER = 0.001  # seconds of yielding before the first sleep
 _LONGEST_SLEEP = 0.005

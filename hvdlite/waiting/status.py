@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hvdlite import shared_memory
 from hvdlite.exceptions import HorovodInternalError
+from hvdlite.memory import shared_memory
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from hvdlite.world import World
+    from hvdlite.runtime.world import World
 
 ACTIVE, LEFT, GONE = range(3)  # LEFT: by shutdown(); GONE: the process ends
 _VERSION, _LENGTH = range(2)  # 64-bit fields at the head of a row, before the pickled note
@@ -205,7 +205,7 @@ def where_in_users_code(frame: FrameType | None = None) -> str:
 
     `frame` is where a thread is; the caller's without it.
     """
-    package = os.path.dirname(__file__)
+    package = os.path.dirname(os.path.dirname(__file__))
     places = [
         (each.f_code.co_filename, line)
         for each, line in traceback.walk_stack(frame or sys._getframe())

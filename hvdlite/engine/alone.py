@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from hvdlite.reduction import multiply
+from hvdlite.collectives.reduction import multiply
 from hvdlite.request import Request
 
 

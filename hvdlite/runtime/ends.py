@@ -14,9 +14,10 @@ import os
 import sys
 from types import ModuleType, TracebackType
 
-from hvdlite import launchers, status
-from hvdlite.waiting import Patience
-from hvdlite.world import Job, World, ranks_gone
+from hvdlite.runtime import launchers
+from hvdlite.runtime.world import Job, World, ranks_gone
+from hvdlite.waiting import status
+from hvdlite.waiting.patience import Patience
 
 _GRACE = 3.0  # seconds for the other ranks to learn of a failure and to report it themselves
 _said: list[object] = []  # by the SystemExit that has ended the program: its code

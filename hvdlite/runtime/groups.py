@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvdlite import exchange, shared_memory
-from hvdlite.exchange import UnderWay
-from hvdlite.slices import slices_of
-from hvdlite.stall import wait_until
-from hvdlite.world import World
+from hvdlite.memory import shared_memory
+from hvdlite.memory.slices import slices_of
+from hvdlite.runtime.world import World
+from hvdlite.waiting import exchange
+from hvdlite.waiting.exchange import UnderWay
+from hvdlite.waiting.stall import wait_until
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from hvdlite import alone, slices
 from hvdlite.collectives.adasum import adasum
 from hvdlite.collectives.interface import Collectives
-from hvdlite.groups import Group
-from hvdlite.reduction import Finish, multiply
+from hvdlite.collectives.reduction import Finish, multiply
+from hvdlite.engine import alone
+from hvdlite.memory import slices
 from hvdlite.request import ADASUM, Descriptor, Request
+from hvdlite.runtime.groups import Group
 
 
 @dataclass(slots=True)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hvdlite import shared_memory
+from hvdlite.memory import shared_memory
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from hvdlite.groups import Group
+    from hvdlite.runtime.groups import Group
 
 _ROUND, _SIGNALS, _SLOT, _TIME = 0, 1, 2, 4  # 64-bit fields of a row; slots and times are two
 ROW_BYTES = 64

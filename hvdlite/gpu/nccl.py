@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from hvdlite import gpu
 from hvdlite.collectives.interface import Collectives
 from hvdlite.collectives.mpi import MPICollectives
+from hvdlite.collectives.reduction import BFLOAT16, Finish, multiply
 from hvdlite.exceptions import HorovodInternalError
-from hvdlite.groups import Group
-from hvdlite.reduction import BFLOAT16, Finish, multiply
+from hvdlite.gpu import cuda
+from hvdlite.memory.slices import slices_of
 from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM, Descriptor, Request
-from hvdlite.slices import slices_of
+from hvdlite.runtime.groups import Group
 
 # NCCL's own end of a communicator waits for the other ranks, so it must not come at a moment that
 # the garbage collector picks. They live as long as the process.
@@ -45,7 +45,7 @@ class NCCLCollectives(Collectives):
     def __init__(self, group: Group, communicator: Any):
         super().__init__(group)
         self._communicator = communicator
-        self._nccl = nccl = gpu.cupy().cuda.nccl
+        self._nccl = nccl = cuda.cupy().cuda.nccl
         self._kinds = {SUM: nccl.NCCL_SUM, MIN: nccl.NCCL_MIN, MAX: nccl.NCCL_MAX}
         self._kinds |= {PRODUCT: nccl.NCCL_PROD, AVERAGE: nccl.NCCL_AVG}
         self._types = {
@@ -64,17 +64,18 @@ class NCCLCollectives(Collectives):
     @classmethod
     def create(cls, group: Group) -> "NCCLCollectives | None":
         """None, on every rank, unless each rank of the group has a GPU of its own."""
-        cuda = gpu.cupy().cuda
+        cupy = cuda.cupy()
+        properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
         # With NCCL_HOSTID, NCCL takes ranks for those of different hosts, which may share a GPU.
-        mine = os.getenv("NCCL_HOSTID"), cuda.runtime.getDeviceProperties(cuda.Device().id)["uuid"]
-        told = group.allgather_object((mine, cuda.nccl.get_unique_id()))
+        mine = os.getenv("NCCL_HOSTID"), properties["uuid"]
+        told = group.allgather_object((mine, cupy.cuda.nccl.get_unique_id()))
         if len({which for which, _ in told}) < group.size:
             group.world.warn_once(
                 "ranks share a GPU, which NCCL does not allow, so tensors on GPUs go through host "
                 "memory, which is slower; start one rank for each GPU, and pin each to its own"
             )
             return None
-        communicator = cuda.nccl.NcclCommunicator(group.size, told[0][1], group.index)
+        communicator = cupy.cuda.nccl.NcclCommunicator(group.size, told[0][1], group.index)
         _communicators.add(communicator)
         return cls(group, communicator)
 
@@ -115,7 +116,7 @@ class NCCLCollectives(Collectives):
         multiply(buffer, finish.postscale) if averages else finish(buffer)
 
     def _stream(self) -> int:
-        stream = gpu.cupy().cuda.get_current_stream()
+        stream = cuda.cupy().cuda.get_current_stream()
         if stream.is_capturing():
             self._leave_to_graph()
         return stream.ptr

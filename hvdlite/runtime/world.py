@@ -7,12 +7,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hvdlite import shared_memory, status
 from hvdlite.exceptions import HorovodInternalError
-from hvdlite.launchers import launchers_of_many
-from hvdlite.settings import Settings
-from hvdlite.signals import undisturbed
-from hvdlite.waiting import Patience, cores
+from hvdlite.memory import shared_memory
+from hvdlite.runtime.launchers import launchers_of_many
+from hvdlite.runtime.settings import Settings
+from hvdlite.waiting import status
+from hvdlite.waiting.patience import Patience, cores
+from hvdlite.waiting.signals import undisturbed
 
 if TYPE_CHECKING:
     from mpi4py import MPI

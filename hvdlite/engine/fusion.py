@@ -7,7 +7,7 @@ the fusion threshold. After Horovod (Sergeev and Del Balso, 2018).
 
 from collections.abc import Sequence
 
-from hvdlite.kinds import KINDS
+from hvdlite.engine.kinds import KINDS
 from hvdlite.request import Request
 
 

@@ -13,20 +13,21 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
-from hvdlite import fusion, gpu
-from hvdlite.agreement import Agreement
-from hvdlite.channel import Channel
 from hvdlite.collectives.adasum import check_size
 from hvdlite.collectives.interface import Collectives
+from hvdlite.engine import fusion
+from hvdlite.engine.agreement import Agreement
+from hvdlite.engine.channel import Channel
+from hvdlite.engine.kinds import KINDS, Work
+from hvdlite.engine.timeline import Timeline
+from hvdlite.engine.waits import Waits
 from hvdlite.exceptions import HorovodInternalError
-from hvdlite.groups import Group
-from hvdlite.kinds import KINDS, Work
+from hvdlite.gpu import cuda
 from hvdlite.request import ADASUM, Descriptor, Request
-from hvdlite.stall import wait_until
-from hvdlite.status import broken_message, where_in_users_code
-from hvdlite.timeline import Timeline
-from hvdlite.waits import Waits
-from hvdlite.world import World
+from hvdlite.runtime.groups import Group
+from hvdlite.runtime.world import World
+from hvdlite.waiting.stall import wait_until
+from hvdlite.waiting.status import broken_message, where_in_users_code
 
 _nothing = nullcontext()
 _SPINS = 300  # looks at the other ranks before the core is yielded: some tens of microseconds
@@ -312,10 +313,10 @@ class Engine:
             if collectives := channel.collectives_for(batch[0]):
                 self._run_batch(channel, batch, collectives)
             else:
-                copies = [gpu.in_host_memory(request) for request in batch]
+                copies = [cuda.in_host_memory(request) for request in batch]
                 self._run_batch(channel, copies)
                 for request, copy in zip(batch, copies, strict=True):
-                    gpu.take_results(request, copy)
+                    cuda.take_results(request, copy)
             for other in others:
                 other.wait_event(stream.record())
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from hvdlite.kinds import KINDS
+from hvdlite.engine.kinds import KINDS
 from hvdlite.request import Descriptor, Request, digest
 
 if TYPE_CHECKING:
-    from hvdlite.groups import Group
+    from hvdlite.runtime.groups import Group
 
 # Seconds in which nothing happens before the ranks ask each other whether anything still can. A
 # rank may make several calls before it waits, and other threads of it some more.

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hvdlite.exceptions import HorovodInternalError
-from hvdlite.status import ACTIVE, StatusBoard, where_in_users_code
-from hvdlite.waiting import Patience
+from hvdlite.waiting.patience import Patience
+from hvdlite.waiting.status import ACTIVE, StatusBoard, where_in_users_code
 
 if TYPE_CHECKING:
-    from hvdlite.groups import Group
+    from hvdlite.runtime.groups import Group
 
 NOTE_AFTER = 0.1  # seconds of waiting before this rank writes down what it is doing
 _TITLES_SHOWN = 3

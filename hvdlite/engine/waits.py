@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from hvdlite.agreement import QUIET
+from hvdlite.engine.agreement import QUIET
 from hvdlite.request import Descriptor
-from hvdlite.status import where_in_users_code
+from hvdlite.waiting.status import where_in_users_code
 
 
 class Waits:

@@ -1,0 +1,1 @@
+"""From a call to its result: agreement of the ranks, fusion, and running what was agreed on."""

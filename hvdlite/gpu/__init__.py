@@ -1,0 +1,1 @@
+"""Arrays in a GPU's memory, and collectives on them."""

@@ -1,0 +1,1 @@
+"""Memory that the ranks of a host share, and stretches of arrays."""
