@@ -5,11 +5,13 @@ Python runs signal handlers in the main thread only, between two of its own inst
 
 import ctypes
 import os
+import select
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 _UNHANDLED_AFTER = 0.05  # seconds in which the main thread would have come to its handlers
 
@@ -41,8 +43,15 @@ def undisturbed() -> Iterator[None]:
 class _Watch:
     """When a SIGINT came that the main thread has not come to handle."""
 
-    begun = False
+    pipe: int | None = None  # where Python writes the number of each signal when it arrives
     unhandled_since: float | None = None
+
+
+def _handle(number: int, frame: FrameType | None) -> None:
+    """Python's own handler of SIGINT, which takes what has arrived off the pipe."""
+    _arrived()
+    _Watch.unhandled_since = None
+    signal.default_int_handler(number, frame)
 
 
 @ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -51,9 +60,17 @@ def _main_thread_is_back(_: object) -> int:
     return 0
 
 
-def _listen(pipe: int) -> None:
-    while numbers := os.read(pipe, 4096):
-        if signal.SIGINT in numbers:
+def _arrived() -> bytes:
+    try:
+        return os.read(_Watch.pipe, 4096)
+    except BlockingIOError:
+        return b""
+
+
+def _listen() -> None:
+    while select.select([_Watch.pipe], [], []):
+        # Empty if the main thread was quicker: looked for while no other thread runs Python's code.
+        if signal.SIGINT in _arrived():
             _Watch.unhandled_since = time.monotonic()
             # Runs in the main thread, as soon as that is in Python's code.
             ctypes.pythonapi.Py_AddPendingCall(_main_thread_is_back, None)
@@ -65,9 +82,10 @@ def watch() -> None:
     It may itself be waiting there for such a thread. Python writes to a pipe when a signal
     arrives, in whatever thread. Does nothing where somebody else listens to that pipe.
     """
-    if _Watch.begun or not in_main_thread():
+    if _Watch.pipe is not None or not in_main_thread():
         return
     reader, writer = os.pipe()
+    os.set_blocking(reader, False)
     os.set_blocking(writer, False)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     if before != -1:
@@ -75,8 +93,10 @@ def watch() -> None:
         os.close(reader)
         os.close(writer)
         return
-    _Watch.begun = True
-    threading.Thread(target=_listen, args=(reader,), name="signals", daemon=True).start()
+    _Watch.pipe = reader
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _handle)
+    threading.Thread(target=_listen, name="signals", daemon=True).start()
 
 
 def is_interrupted() -> bool:
@@ -87,4 +107,4 @@ def is_interrupted() -> bool:
     since = _Watch.unhandled_since
     if since is None or time.monotonic() < since + _UNHANDLED_AFTER:
         return False
-    return signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return signal.getsignal(signal.SIGINT) in (_handle, signal.default_int_handler)
