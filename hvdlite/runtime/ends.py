@@ -73,9 +73,20 @@ def _on_error(
     """The excepthook: print the error as always, and end the job."""
     show(kind, error, traceback)
     sys.stderr.flush()
-    code = 130 if issubclass(kind, KeyboardInterrupt) else 1  # as a shell says it
     if Job.last is not None and os.getpid() == _pid:
-        _end_job(Job.last, code, f"ended with {kind.__name__}: {error}")
+        _end_job_by(Job.last, error)
+
+
+def _end_job_by(world: World, error: BaseException) -> None:
+    code = 130 if isinstance(error, KeyboardInterrupt) else 1  # as a shell says it
+    _end_job(world, code, f"ended with {type(error).__name__}: {error}")
+
+
+def _uncaught() -> BaseException | None:
+    """The error that has ended the program, where it has an excepthook of its own."""
+    trace = getattr(sys, "last_traceback", None)  # Python's, before it calls the hook
+    whole = trace is not None and trace.tb_frame.f_back is None
+    return sys.last_value if whole and not hasattr(sys, "ps1") else None
 
 
 def _at_exit() -> None:
@@ -83,7 +94,9 @@ def _at_exit() -> None:
     if os.getpid() != _pid:
         return  # a forked child that runs its parent's exit handlers
     if world is not None and world.status.read(world.rank).state != status.GONE:
-        if code := _exit_code():
+        if (error := _uncaught()) is not None:
+            _end_job_by(world, error)
+        elif code := _exit_code():
             _end_job(world, code, f"has left by sys.exit({_said[-1]!r})")
         else:
             world.status.write(status.GONE, "has ended its program")

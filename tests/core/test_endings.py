@@ -58,6 +58,20 @@ while True:
     assert "KeyError: 'no such layer'" in outcome.stderr, outcome
 
 
+def test_a_program_may_show_its_errors_itself():
+    outcome = _run(
+        """
+sys.excepthook = lambda kind, error, trace: print("my own words:", error, file=sys.stderr)
+if rank == 1:
+    raise KeyError("no such layer")
+hvd.allreduce(torch.ones(2), name="gradient")
+"""
+    )
+    assert outcome.returncode == 1, outcome
+    assert "my own words: 'no such layer'" in outcome.stderr, outcome
+    assert "allreduce 'gradient' can't finish: rank 1 ended with KeyError" in outcome.stderr
+
+
 @pytest.mark.parametrize("others", ["time.sleep(600)", "hvd.barrier()"])
 def test_the_exit_code_of_sys_exit_is_the_jobs(others):
     outcome = _run(
