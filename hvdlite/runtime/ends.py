@@ -118,12 +118,13 @@ def _end_job(world: World, code: int, text: str) -> None:
     first = not ranks_gone(world)
     world.status.write(status.GONE, text)
     _report(world, code)
-    patience = Patience()
-    while len(ranks_gone(world)) < world.size - 1:
-        if patience.pause() > _GRACE:
-            _abort(code)
-    if first:
-        _abort(code)
+    patience, waits = Patience(), True
+    with contextlib.suppress(KeyboardInterrupt):
+        while waits and len(ranks_gone(world)) < world.size - 1:
+            waits = patience.pause() < _GRACE
+        if not first and waits:
+            return  # all others have ended
+    _abort(code)
 
 
 def _abort(code: int) -> None:

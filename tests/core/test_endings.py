@@ -58,6 +58,19 @@ while True:
     assert "KeyError: 'no such layer'" in outcome.stderr, outcome
 
 
+def test_an_interrupt_while_a_failed_rank_waits_for_the_others_ends_the_job_too():
+    outcome = _run(
+        """
+import threading
+if rank == 1:
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    raise KeyError("no such layer")
+time.sleep(600)
+"""
+    )
+    assert outcome.returncode == 1, outcome
+
+
 def test_a_program_may_show_its_errors_itself():
     outcome = _run(
         """

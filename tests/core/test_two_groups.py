@@ -101,3 +101,40 @@ assert hvd.allreduce(torch.ones(2), op=hvd.Sum)[0] == 3
     assert outcome.returncode == 0, outcome
     assert outcome.stdout.count("interrupted\n") == 1, outcome
     assert outcome.stdout.count("told: rank 0 was interrupted in allreduce 'stuck'") == 2, outcome
+
+
+def test_the_first_interrupt_ends_the_wait_in_two_groups():
+    outcome = launch(
+        """
+import os, signal, sys, threading, time
+import torch
+import hvdlite.torch as hvd
+from hvdlite import testing
+hvd.init()
+pair = hvd.add_process_set([0, 1])
+tensors = torch.ones(1_000_000), torch.ones(1_000_000)
+
+def both():
+    handles = [
+        hvd.allreduce_async_(tensors[0], name="world"),
+        hvd.allreduce_async_(tensors[1], name="pair", process_set=pair),
+    ]
+    for handle in handles:
+        hvd.synchronize(handle)
+
+if hvd.rank() == 1:
+    with testing.slow_rank(600):
+        both()
+if hvd.rank() == 0:
+    timer = threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        both()
+    except KeyboardInterrupt:
+        sys.exit(3)
+hvd.allreduce(tensors[0], name="world")
+""",
+        3,
+        timeout=60,
+    )
+    assert outcome.returncode == 3, outcome

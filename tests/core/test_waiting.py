@@ -114,6 +114,52 @@ def test_a_wait_inside_of_another_leaves_its_note(ranks):
         assert during.startswith("waits in the outer wait at ") and after == ""
 
 
+def _a_wait_that_raises() -> str:
+    """What this rank's note says after it."""
+    import contextlib
+
+    import hvdlite
+    from hvdlite import testing
+    from hvdlite.waiting.stall import wait_until
+
+    hvdlite.init()
+    group = testing.collectives().group
+
+    def ready() -> bool:
+        if group.world.status.read(hvdlite.rank()).text:
+            raise KeyError
+        return False
+
+    with contextlib.suppress(KeyError):
+        wait_until(ready, group, "a result", list)
+    return group.world.status.read(hvdlite.rank()).text
+
+
+def test_a_wait_that_raises_leaves_no_note(ranks):
+    assert ranks(2).run(_a_wait_that_raises) == ["", ""]
+
+
+def _commit_that_waits() -> str:
+    """What rank 0's note says while it waits in an elastic state for rank 1."""
+    import time
+
+    import hvdlite.torch as hvd
+    from hvdlite import basics
+
+    hvd.init()
+    state = hvd.elastic.ObjectState(bcast_object=hvd.broadcast_object, get_rank=hvd.rank, batch=3)
+    said, over = "", time.monotonic() + 30
+    while hvd.rank() == 1 and not said and time.monotonic() < over:
+        said = basics.engine().world.status.read(0).text
+    state.sync()
+    return said
+
+
+def test_a_wait_in_an_elastic_state_is_told_with_the_users_line(ranks):
+    said = ranks(2).run(_commit_that_waits)[1]
+    assert "waits in " in said and f" at {__file__}:" in said, said
+
+
 def _fusion(threshold: int) -> tuple[int, list[float]]:
     """How many collectives 300 tensors of three dtypes in turn need, and their sums."""
     import os
