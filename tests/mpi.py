@@ -92,7 +92,7 @@ def launch(
         started = time.monotonic()
         job = subprocess.Popen(
             command(np, sys.executable, str(program)),
-            env=in_memory(folder, env),
+            env=in_memory(folder, {"PYTHONPATH": f"{ROOT}:{ROOT}/tests", **(env or {})}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,

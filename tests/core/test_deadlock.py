@@ -8,15 +8,14 @@ HERE = "test_deadlock.py"
 
 def _wait_in(calls: list[str], names: list) -> tuple[str, list[float]]:
     """Each rank makes its own call; the message that it gets, and whether life goes on."""
-    import torch
-
-    import hvdlite.torch as hvd
+    import arrays as hvd
+    import numpy as np
 
     hvd.init()
     kinds = {
-        "allreduce": lambda name: hvd.allreduce(torch.ones(3), name=name),
-        "allgather": lambda name: hvd.allgather(torch.ones(3), name=name),
-        "broadcast": lambda name: hvd.broadcast(torch.ones(3), 0, name=name),
+        "allreduce": lambda name: hvd.allreduce(np.ones(3), name=name).wait(),
+        "allgather": lambda name: hvd.allgather(np.ones(3), name=name).wait(),
+        "broadcast": lambda name: hvd.broadcast(np.ones(3), 0, name=name).wait(),
         "object": lambda name: hvd.broadcast_object(3, 0, name=name),
         "barrier": lambda name: hvd.barrier(),
         "join": lambda name: hvd.join(),
@@ -27,8 +26,8 @@ def _wait_in(calls: list[str], names: list) -> tuple[str, list[float]]:
     except hvd.HorovodInternalError as error:
         message = str(error)
     # Unnamed calls are counted on from the same numbers.
-    unnamed = [hvd.allreduce(torch.ones(2), op=hvd.Sum), hvd.broadcast(torch.full((1,), 7.0), 0)]
-    return message, [result[0].item() for result in unnamed]
+    unnamed = hvd.allreduce(np.ones(2), op=hvd.Sum), hvd.broadcast(np.full(1, 7.0), 0)
+    return message, [call.wait()[0].item() for call in unnamed]
 
 
 @pytest.mark.parametrize(
@@ -75,19 +74,18 @@ def _late(how: str) -> list[float]:
     import threading
     import time
 
-    import torch
-
-    import hvdlite.torch as hvd
+    import arrays as hvd
+    import numpy as np
 
     hvd.init()
     hvd.barrier()
 
     def start(name: str) -> int:
-        return hvd.allreduce_async(torch.full((2,), float(ord(name))), name=name, op=hvd.Sum)
+        return hvd.allreduce(np.full((2,), float(ord(name))), name=name, op=hvd.Sum)
 
     if hvd.rank() == 1:
         names = ("b", "c", "a") if how == "another thread" else ("b", "a")
-        return [hvd.synchronize(start(name))[0].item() for name in names]
+        return [start(name).wait()[0].item() for name in names]
     late = []
     if how == "another thread":
         known = threading.Event()
@@ -101,17 +99,17 @@ def _late(how: str) -> list[float]:
         thread = threading.Thread(target=other)
         thread.start()
         known.wait()
-        result = hvd.synchronize(start("a"))[0].item()
+        result = start("a").wait()[0].item()
         thread.join()
-        return [hvd.synchronize(handle)[0].item() for handle in reversed(late)] + [result]
-    handle = start("a")
+        return [call.wait()[0].item() for call in reversed(late)] + [result]
+    call = start("a")
     over = time.monotonic() + 2.5
-    hvd.poll(handle)
+    call.poll()
     if how == "computes":
         time.sleep(2.5)
     while time.monotonic() < over:
-        hvd.poll(handle)
-    return [hvd.synchronize(start("b"))[0].item(), hvd.synchronize(handle)[0].item()]
+        call.poll()
+    return [start("b").wait()[0].item(), call.wait()[0].item()]
 
 
 @pytest.mark.parametrize("how", ["computes", "polls"])
@@ -127,9 +125,8 @@ def _overlapping_sets() -> list[float]:
     """Rank 1 waits in another process set, which goes on later than the world's calls."""
     import time
 
-    import torch
-
-    import hvdlite.torch as hvd
+    import arrays as hvd
+    import numpy as np
 
     hvd.init()
     pair = hvd.add_process_set([1, 2])
@@ -137,8 +134,8 @@ def _overlapping_sets() -> list[float]:
     if hvd.rank() > 0:
         if hvd.rank() == 2:
             time.sleep(2.5)
-        done += hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=pair).tolist()
-    done += hvd.allreduce(torch.ones(1), name="world", op=hvd.Sum).tolist()
+        done += hvd.allreduce(np.ones(1), op=hvd.Sum, process_set=pair).wait().tolist()
+    done += hvd.allreduce(np.ones(1), name="world", op=hvd.Sum).wait().tolist()
     hvd.remove_process_set(pair)
     return done
 
@@ -152,20 +149,20 @@ def test_a_thread_that_has_made_no_call_yet_may_still_make_it():
     outcome = launch(
         """
 import threading, time
-import torch
-import hvdlite.torch as hvd
+import numpy as np
+import arrays as hvd
 
 hvd.init()
-ones = torch.ones(2)
-for own, name in ((hvd.allreduce, "beat"), (hvd.allgather, "loss")):
+ones = np.ones(2)
+for collective, name in ((hvd.allreduce, "beat"), (hvd.allgather, "loss")):
     shared = "loss" if name == "loss" else "start"
-    thread = threading.Thread(target=own, args=(ones,), kwargs={"name": name})
+    thread = threading.Thread(target=lambda: collective(ones, name=name).wait())
     if hvd.rank() == 1:
         thread.start()
         time.sleep(3)
-        hvd.allreduce(ones, name=shared)
+        hvd.allreduce(ones, name=shared).wait()
     else:
-        hvd.allreduce(ones, name=shared)
+        hvd.allreduce(ones, name=shared).wait()
         thread.start()
     thread.join()
 print("all went well", flush=True)
@@ -181,16 +178,16 @@ def test_a_rank_that_has_left_stays_so_when_a_wait_of_its_threads_ends():
     outcome = launch(
         """
 import threading, time
-import torch
-import hvdlite.torch as hvd
+import numpy as np
+import arrays as hvd
 
 hvd.init()
-ones = torch.ones(2)
-hvd.allreduce(ones, name="warm")
+ones = np.ones(2)
+hvd.allreduce(ones, name="warm").wait()
 
 def lonely():
     try:
-        hvd.allreduce(ones, name="a")
+        hvd.allreduce(ones, name="a").wait()
     except hvd.HorovodInternalError:
         pass
 
@@ -204,7 +201,7 @@ if hvd.rank() == 0:
     print("0 goes on", time.time(), flush=True)
 else:
     try:
-        hvd.allreduce(ones, name="b")
+        hvd.allreduce(ones, name="b").wait()
     except hvd.HorovodInternalError as error:
         print("1 learns it", time.time(), error, flush=True)
 """,

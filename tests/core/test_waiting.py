@@ -1,11 +1,11 @@
-"""Waits: warnings of the stall inspector, fusion's messages, workers of a DataLoader."""
+"""Waits: warnings of the stall inspector, fusion's messages, forked children."""
 
 from mpi import launch
 
 START = """
 import os, time
-import torch
-import hvdlite.torch as hvd
+import numpy as np
+import arrays as hvd
 hvd.init()
 rank = hvd.rank()
 hvd.barrier()
@@ -21,7 +21,7 @@ def _stalled(body: str, np: int = 2, **env: str):
 LATE = """
 if rank == 1:
     time.sleep(2.2)
-hvd.allreduce(torch.ones(2), name="loss")
+hvd.allreduce(np.ones(2), name="loss").wait()
 """
 
 
@@ -52,7 +52,7 @@ late = hvd.add_process_set([1, 2])
 if rank == 2:
     time.sleep(2)
 if rank > 0:
-    hvd.allreduce(torch.ones(2), name="loss", process_set=late)
+    hvd.allreduce(np.ones(2), name="loss", process_set=late).wait()
 """
     told = _stalled(body, 3, HOROVOD_STALL_CHECK_TIME_SECONDS="0.8")
     assert told and "allreduce 'loss' has waited for 1 s for rank 2" in told[0]
@@ -62,9 +62,9 @@ def test_of_many_waiting_tensors_a_few_are_named():
     body = """
 if rank == 1:
     time.sleep(2)
-handles = [hvd.allreduce_async(torch.ones(2), name=f"t{i}") for i in range(200)]
-for handle in handles:
-    hvd.synchronize(handle)
+started = [hvd.allreduce(np.ones(2), name=f"t{i}") for i in range(200)]
+for call in started:
+    call.wait()
 """
     told = _stalled(body, HOROVOD_STALL_CHECK_TIME_SECONDS="0.8")
     assert "allreduce 't0' (and 199 more: allreduce 't1', allreduce 't2', " in told[0]
@@ -88,7 +88,8 @@ def _one_wait_in_another() -> list[str]:
     """What this rank's note says, after a long wait inside of a longer one."""
     import time
 
-    import hvdlite.torch as hvd
+    import arrays as hvd
+
     from hvdlite import testing
     from hvdlite.waiting.stall import wait_until
 
@@ -164,17 +165,17 @@ def _fusion(threshold: int) -> tuple[int, list[float]]:
     """How many collectives 300 tensors of three dtypes in turn need, and their sums."""
     import os
 
-    import torch
+    import arrays as hvd
+    import numpy as np
 
-    import hvdlite.torch as hvd
     from hvdlite import testing
 
     testing.new_world(HOROVOD_FUSION_THRESHOLD=str(threshold))
-    dtypes = [torch.float32, torch.float64, torch.int32]
-    tensors = [torch.full((10,), i).to(dtypes[i % 3]) for i in range(300)]
+    dtypes = [np.float32, np.float64, np.int32]
+    arrays = [np.full(10, i, dtypes[i % 3]) for i in range(300)]
     with testing.counted("allreduce", "run_staged") as calls:
-        handles = [hvd.allreduce_async_(tensor, op=hvd.Sum) for tensor in tensors]
-        sums = [hvd.synchronize(handle)[9].item() for handle in handles]
+        started = [hvd.allreduce(array, op=hvd.Sum) for array in arrays]
+        sums = [call.wait()[9].item() for call in started]
     del os.environ["HOROVOD_FUSION_THRESHOLD"]
     hvd.shutdown()
     return len(calls), sums
@@ -189,99 +190,6 @@ def test_fusion_makes_few_collectives_of_many_tensors(ranks):
     assert calls == 300  # threshold 0: none together
 
 
-def _accumulating_saves_collectives() -> int:
-    import torch
-
-    import hvdlite.torch as hvd
-    from hvdlite import testing
-
-    hvd.init()
-    model = torch.nn.Linear(3, 3)
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), backward_passes_per_step=40
-    )
-    with testing.counted("allreduce_rows") as calls:
-        for _ in range(2):
-            for _ in range(40):
-                model(torch.ones(1, 3)).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    return len(calls)
-
-
-def test_forty_backward_passes_need_one_reduction(ranks):
-    assert ranks(2).run(_accumulating_saves_collectives) == [2, 2]
-
-
-LOADER = """
-import sys
-import torch
-import hvdlite.torch as hvd
-
-
-class Squares(torch.utils.data.Dataset):
-    def __len__(self):
-        return 40
-
-    def __getitem__(self, i):
-        assert hvd.is_initialized() is (sys.argv[1] == "fork")
-        return i, i * i
-
-
-if __name__ == "__main__":
-    hvd.init()
-    sampler = torch.utils.data.DistributedSampler(Squares(), hvd.size(), hvd.rank())
-    loader = torch.utils.data.DataLoader(
-        Squares(), 4, sampler=sampler, num_workers=2, multiprocessing_context=sys.argv[1]
-    )
-    for epoch in range(3):
-        sampler.set_epoch(epoch)
-        seen = []
-        for numbers, squares in loader:
-            assert torch.equal(numbers * numbers, squares)
-            seen += numbers.tolist()
-            hvd.allreduce(torch.ones(2))
-            if epoch == 1:
-                break
-        every = sorted(sum(hvd.allgather_object(seen), []))
-        assert epoch == 1 or every == list(range(40)), every
-    print("finished", flush=True)
-"""
-
-
-def _loader(method: str, tmp_path) -> None:
-    import subprocess
-    import sys
-
-    import mpi
-
-    program = tmp_path / "loader.py"
-    program.write_text(LOADER)
-    done = subprocess.run(
-        mpi.command(2, sys.executable, str(program), method),
-        env=mpi.environment(str(tmp_path)),
-        capture_output=True,
-        text=True,
-        timeout=270,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("finished") == 2
-    # Neither ours nor MPI's about fork; on a busy machine torch may warn of a worker that it ends.
-    assert not [word for word in ("hvdlite", "fork()") if word in done.stderr.lower()], done
-
-
-def test_dataloader_workers_by_fork(tmp_path):
-    _loader("fork", tmp_path)
-
-
-def test_dataloader_workers_by_forkserver(tmp_path):
-    _loader("forkserver", tmp_path)
-
-
-def test_dataloader_workers_by_spawn(tmp_path):
-    _loader("spawn", tmp_path)
-
-
 def test_a_forked_child_makes_no_collective_and_ends_alone():
     outcome = launch(
         START
@@ -289,13 +197,13 @@ def test_a_forked_child_makes_no_collective_and_ends_alone():
 child = os.fork()
 if child == 0:
     try:
-        hvd.allreduce(torch.ones(2))
+        hvd.allreduce(np.ones(2)).wait()
     except hvd.HorovodInternalError as error:
         print("refused:", error, flush=True)
     raise SystemExit(7)
 _, code = os.waitpid(child, 0)
 print("child", os.waitstatus_to_exitcode(code), flush=True)
-print("sum", hvd.allreduce(torch.ones(2), op=hvd.Sum)[0].item(), flush=True)
+print("sum", hvd.allreduce(np.ones(2), op=hvd.Sum).wait()[0].item(), flush=True)
 """,
         2,
     )

@@ -1,4 +1,4 @@
-"""MPI engines of ipyparallel, as `%%px` cells use them: one world, errors, interrupts, restarts."""
+"""Engines of ipyparallel, as `%%px` cells use them: one world, errors, interrupts, restarts."""
 
 import os
 import signal
@@ -9,6 +9,7 @@ from pathlib import Path
 import ipyparallel as ipp
 import psutil
 import pytest
+from mpi import ROOT
 
 
 @pytest.fixture
@@ -101,3 +102,16 @@ def test_engines_are_one_world_that_survives_errors_and_interrupts(cluster):
     while (alive := [p for p in pids if psutil.pid_exists(p)]) and time.monotonic() < end:
         time.sleep(0.1)
     assert alive == [] and os.getpid() not in pids
+
+
+def test_engines_without_mpi_are_refused():
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); import hvdlite\n"
+        "try: hvdlite.init(); told = 'alone'\n"
+        "except RuntimeError as error: told = str(error)"
+    )
+    with ipp.Cluster(n=2, log_level=40) as client:
+        client[:].execute(code, block=True)
+        first, second = client[:].pull("told", block=True)
+    assert first == "alone"  # it may be the only one
+    assert "this is engine 1 of ipyparallel" in second and 'engines="mpi"' in second

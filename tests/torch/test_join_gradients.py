@@ -38,3 +38,37 @@ def test_a_row_is_cleared_before_it_is_read(ranks, np, per_host):
     *others, last = ranks(np).run(_train, per_host)
     assert others == [[first - (np - 1)]] * (np - 1)
     assert last == [first]
+
+
+def _forgotten_optimizers(count: int) -> list[float]:
+    """After its join, rank 1 has none of its optimizers left; rank 0 uses the first and last."""
+    import gc
+
+    import torch
+
+    import hvdlite.torch as hvd
+
+    hvd.init()
+    params = [torch.nn.Parameter(torch.zeros(10)) for _ in range(count)]
+    optimizers = [
+        hvd.DistributedOptimizer(torch.optim.SGD([param], lr=1.0), op=hvd.Sum) for param in params
+    ]
+    for param, optimizer in zip(params, optimizers, strict=True):
+        param.sum().backward()
+        optimizer.step()
+    if hvd.rank() == 1:
+        del param, params, optimizer, optimizers
+        gc.collect()
+        hvd.join()
+        return []
+    for i in (0, -1):
+        optimizers[i].zero_grad()
+        params[i].sum().backward()
+        optimizers[i].step()
+    hvd.join()
+    return [params[0][0].item(), params[-1][0].item()]
+
+
+def test_a_rank_that_has_joined_needs_no_memory_of_earlier_gradients(ranks):
+    own, _ = ranks(2).run(_forgotten_optimizers, 12)
+    assert own == [-3.0, -3.0]

@@ -264,3 +264,56 @@ def _frozen() -> tuple[list, list]:
 
 def test_freezing_and_unfreezing(ranks):
     check_equal(ranks(2).run(_frozen))
+
+
+def _accumulating_saves_collectives() -> int:
+    import torch
+
+    import hvdlite.torch as hvd
+    from hvdlite import testing
+
+    hvd.init()
+    model = torch.nn.Linear(3, 3)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), backward_passes_per_step=40
+    )
+    with testing.counted("allreduce_rows") as calls:
+        for _ in range(2):
+            for _ in range(40):
+                model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return len(calls)
+
+
+def test_forty_backward_passes_need_one_reduction(ranks):
+    assert ranks(2).run(_accumulating_saves_collectives) == [2, 2]
+
+
+def _with_a_timeline(path: str) -> None:
+    import torch
+
+    import hvdlite.torch as hvd
+
+    hvd.init()
+    model = torch.nn.Linear(3, 2)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+    )
+    hvd.start_timeline(path)
+    for _ in range(2):
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    hvd.stop_timeline()
+
+
+def test_the_timeline_tells_of_each_gradient(ranks, tmp_path):
+    import json
+
+    path = tmp_path / "timeline.json"
+    ranks(2).run(_with_a_timeline, str(path))
+    events = json.loads(path.read_text())
+    pids = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}
+    for name in ("allreduce.weight", "allreduce.bias"):
+        began = [e["name"] for e in events if e["pid"] == pids[name] and e["ph"] == "B"]
+        assert began[:3] == ["NEGOTIATE_ALLREDUCE", "ALLREDUCE", "SHM_ALLREDUCE"]

@@ -209,3 +209,19 @@ def _two_sets() -> list[float]:
 def test_threads_with_process_sets_of_their_own(ranks):
     total = sum(range(50))
     assert ranks(3).run(_two_sets) == [[3 * total, 2 * total]] * 2 + [[3 * total, 0]]
+
+
+def test_init_costs_no_processor_time_and_changes_no_threads():
+    outcome = _run(
+        """
+before = time.process_time()
+threads = torch.get_num_threads()
+time.sleep(2)
+print("idle", time.process_time() - before, flush=True)
+print("threads", threading.active_count(), torch.get_num_threads() == threads, flush=True)
+""",
+        {"OMP_NUM_THREADS": "2"},
+    )
+    idle = [float(line.split()[1]) for line in outcome.stdout.splitlines() if "idle" in line]
+    assert max(idle) < 0.2, outcome  # processor time, of 2 s
+    assert outcome.stdout.count("threads 1 True") == 2, outcome
