@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from mpi import Ranks
+from mpi import pools
 
 if not os.environ.get("CI"):  # there, hypothesis has a profile of its own
     settings.register_profile("any machine", deadline=None)
@@ -61,14 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def ranks():
     """`ranks(2)` gives two ranks that serve the tests until the end of the session."""
-    pools: dict[int, Ranks] = {}
-
-    def pool(np: int) -> Ranks:
-        return pools.setdefault(np, Ranks(np))
-
-    yield pool
-    for each in pools.values():
-        each.stop()
+    yield from pools()
 
 
 @pytest.hookimpl(wrapper=True)

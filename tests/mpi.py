@@ -18,14 +18,16 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any
 
 import psutil
+import warm
 
 ROOT = Path(__file__).resolve().parent.parent
+TORCH = ("torch", "torch._dynamo")  # what its optimizers import when they are first used
 
 
 def mpirun() -> str:
@@ -68,6 +70,13 @@ def command(np: int, *program: str) -> list[str]:
     return [mpirun(), "-n", str(np), "--oversubscribe", "--bind-to", "none", *program]
 
 
+def python(modules: tuple[str, ...], env: dict[str, str] | None = None) -> list[str]:
+    """The command for a rank that has these modules, imported with the variables of `env`."""
+    if not modules:
+        return [sys.executable]
+    return warm.command(modules, env or {}, environment(extra=env))
+
+
 class Outcome:
     """How a program run by `launch` ended."""
 
@@ -80,10 +89,16 @@ class Outcome:
 
 
 def launch(
-    source: str, np: int, timeout: float = 200, env: dict[str, str] | None = None
+    source: str,
+    np: int,
+    timeout: float = 200,
+    env: dict[str, str] | None = None,
+    modules: tuple[str, ...] = (),
 ) -> Outcome:
     """Run a Python program, given as text, on `np` ranks under mpirun.
 
+    With `modules` the ranks have imported these already (tests/warm.py), which is for programs
+    that end by themselves.
     Raises AssertionError if it has not ended after `timeout` seconds.
     """
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
@@ -91,7 +106,7 @@ def launch(
         program.write_text(inspect.cleandoc(source))
         started = time.monotonic()
         job = subprocess.Popen(
-            command(np, sys.executable, str(program)),
+            command(np, *python(modules), str(program)),
             env=in_memory(folder, {"PYTHONPATH": f"{ROOT}:{ROOT}/tests", **(env or {})}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -109,13 +124,18 @@ def launch(
 
 
 class Ranks:
-    """`np` processes under mpirun that run functions of the tests."""
+    """`np` processes under mpirun that run functions of the tests.
 
-    def __init__(self, np: int, env: dict[str, str] | None = None):
+    `modules` are those that take long to import, which the ranks shall have from the start.
+    """
+
+    def __init__(self, np: int, env: dict[str, str] | None = None, modules: tuple[str, ...] = ()):
         self.np = np
         self._env = env
+        self._modules = modules
         self._job: subprocess.Popen | None = None
         self._pipes: list[Any] = []
+        self._processes: list[psutil.Process] = []
 
     def run(self, function: Callable[..., Any], *args: Any, timeout: float = 240) -> list[Any]:
         """Call a module-level function on every rank; its results in rank order.
@@ -159,7 +179,7 @@ class Ranks:
         self._output = open(os.path.join(self._folder, "output"), "w+")
         with Listener(address, backlog=self.np) as listener:
             self._job = subprocess.Popen(
-                command(self.np, sys.executable, __file__, address),
+                command(self.np, *python(self._modules, self._env), __file__, address),
                 env=in_memory(self._folder, self._env),
                 stdout=self._output,
                 stderr=subprocess.STDOUT,
@@ -168,7 +188,10 @@ class Ranks:
             )
             listener._listener._socket.settimeout(60)
             pipes = [listener.accept() for _ in range(self.np)]
-        self._pipes = [pipe for _, pipe in sorted((pipe.recv(), pipe) for pipe in pipes)]
+        # Warm ranks are no children of mpirun's.
+        hellos = sorted((*pipe.recv(), pipe) for pipe in pipes)
+        self._processes = [psutil.Process(pid) for _, pid, _ in hellos]
+        self._pipes = [pipe for _, _, pipe in hellos]
 
     def stop(self, dump: bool = False) -> str:
         """End the ranks; returns what they printed, with `dump` also where each one was."""
@@ -178,12 +201,14 @@ class Ranks:
             pipe.close()
         self._pipes = []
         if dump:
-            _signal(_descendants(self._job.pid), signal.SIGUSR1)
+            _signal(self._processes, signal.SIGUSR1)
             time.sleep(1)
         else:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._job.wait(10)
-        left = _descendants(self._job.pid)  # before mpirun is gone, and with it the way to them
+        left = list(self._processes)  # with those below mpirun, if some have not come up
+        with contextlib.suppress(psutil.NoSuchProcess):
+            left += psutil.Process(self._job.pid).children(recursive=True)
         if self._job.poll() is None:
             os.killpg(self._job.pid, signal.SIGKILL)
         _signal(left, signal.SIGKILL)
@@ -196,15 +221,12 @@ class Ranks:
         return text
 
 
-def _descendants(pid: int) -> list[psutil.Process]:
-    """The rank processes below an mpirun."""
-    found = []
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process(pid).children(recursive=True):
-            with contextlib.suppress(psutil.Error):  # it ends while we look
-                if __file__ in child.cmdline():
-                    found.append(child)
-    return found
+def pools(modules: tuple[str, ...] = ()) -> Iterator[Callable[[int], Ranks]]:
+    """A fixture's body: a function that gives `np` ranks, which stay until the fixture's end."""
+    made: dict[int, Ranks] = {}
+    yield lambda np: made.setdefault(np, Ranks(np, modules=modules))
+    for each in made.values():
+        each.stop()
 
 
 def _signal(processes: list[psutil.Process], number: int) -> None:
@@ -219,7 +241,7 @@ def _serve(address: str) -> None:
     faulthandler.register(signal.SIGUSR1)
     rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
     with Client(address) as pipe:
-        pipe.send(rank)
+        pipe.send((rank, os.getpid()))
         while True:
             try:
                 file, name, args = pickle.loads(pipe.recv_bytes())

@@ -10,7 +10,7 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 @pytest.fixture(scope="session", params=list(KINDS))
 def keras_ranks(request):
     """Two ranks whose tf.keras is Keras 3, and then two whose tf.keras is tf_keras."""
-    pool = Ranks(2, {**QUIET, **KINDS[request.param]})
+    pool = Ranks(2, {**QUIET, **KINDS[request.param]}, ("tensorflow.keras",))
     yield pool
     pool.stop()
 

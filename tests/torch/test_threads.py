@@ -1,7 +1,7 @@
 """Interrupts at any moment, and several threads that make collectives."""
 
 import pytest
-from mpi import launch
+from mpi import TORCH, launch
 from twin import choose, restore
 
 START = """
@@ -16,8 +16,8 @@ def interrupt(seconds):
 """
 
 
-def _run(body: str, env: dict[str, str] | None = None):
-    outcome = launch(START + body, 2, env=env)
+def _run(body: str, env: dict[str, str] | None = None, modules: tuple[str, ...] = TORCH):
+    outcome = launch(START + body, 2, env=env, modules=modules)
     assert outcome.returncode == 0, outcome
     return outcome
 
@@ -221,6 +221,7 @@ print("idle", time.process_time() - before, flush=True)
 print("threads", threading.active_count(), torch.get_num_threads() == threads, flush=True)
 """,
         {"OMP_NUM_THREADS": "2"},
+        modules=(),
     )
     idle = [float(line.split()[1]) for line in outcome.stdout.splitlines() if "idle" in line]
     assert max(idle) < 0.2, outcome  # processor time, of 2 s
