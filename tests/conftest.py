@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def lane(nodeid: str) -> str:
     """
     path, _, test = nodeid.partition("::")
     folder = Path(path).parent.name
-    if folder == "slurm":
+    if folder in ("slurm", "tensorflow"):
         return folder
     if folder == "keras":
         kinds = [f"ranks with {kind}" for kind in ("Keras 3", "tf_keras") if kind in test]
@@ -62,6 +63,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def ranks():
     """`ranks(2)` gives two ranks that serve the tests until the end of the session."""
     yield from pools()
+
+
+@pytest.fixture(scope="session")
+def full_sets():
+    """Both sets in full, fetched into the user's own cache once.
+
+    Also for tests whose ranks only read them: whoever fetches a set shows how far it is.
+    """
+    from hvdlab import data
+
+    return {name: _patiently(name) for name in data.SETS}
+
+
+def _patiently(name: str):
+    """Fetch a set; the network gets a second chance."""
+    from hvdlab import data
+
+    try:
+        return data.fetch(name)
+    except data.DataError:
+        time.sleep(61)  # a failure is remembered for a minute
+        return data.fetch(name)
 
 
 @pytest.hookimpl(wrapper=True)

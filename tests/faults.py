@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from mpi import ROOT, Ranks, environment
+from mpi import KERAS, ROOT, TORCH, Ranks, environment
 
 FRAMEWORKS = ("torch", "tensorflow", "keras")
 # What the culprit does, whether the call still has its result, and its own error.
@@ -276,7 +276,7 @@ def run(seed: int, count: int, np: int, kinds: dict[str, Any]) -> Iterator[tuple
         for fault in faults(seed, DEADLY, np, count):
             yield fault, judge_deadly(fault)
         return
-    ranks = Ranks(np, STALL)
+    ranks = Ranks(np, STALL, TORCH + KERAS)
     try:
         for fault in faults(seed, SURVIVED, np, count):
             try:

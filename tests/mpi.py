@@ -28,6 +28,7 @@ import warm
 
 ROOT = Path(__file__).resolve().parent.parent
 TORCH = ("torch", "torch._dynamo")  # what its optimizers import when they are first used
+KERAS = ("tensorflow.keras",)  # Keras 3, or tf_keras if TF_USE_LEGACY_KERAS says so
 
 
 def mpirun() -> str:

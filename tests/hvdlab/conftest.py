@@ -72,21 +72,6 @@ class _Answer(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="session")
-def full_sets():
-    """Both sets in full, fetched into the user's own cache once."""
-    return {name: _patiently(name) for name in data.SETS}
-
-
-def _patiently(name: str):
-    """Fetch a set; the network gets a second chance."""
-    try:
-        return data.fetch(name)
-    except data.DataError:
-        time.sleep(61)  # a failure is remembered for a minute
-        return data.fetch(name)
-
-
-@pytest.fixture(scope="session")
 def mirror_files(full_sets):
     """Every file of both sets as a mirror serves it: path to gzip bytes."""
     return {

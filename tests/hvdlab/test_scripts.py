@@ -13,11 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from hvdlab import data
-from hvdlab.models import create_model
-from hvdlab.torch_data import ImageDataset
 
 ROOT = Path(__file__).parents[2]
 PLAIN = ROOT / "scripts/fashion_mnist_torch.py"
@@ -191,6 +188,10 @@ def test_solution_names_its_steps(name):
 
 
 def test_models():
+    import torch
+
+    from hvdlab.models import create_model
+
     images = torch.zeros(2, 1, 28, 28)
     for name, size in (("cnn", 1_199_882), ("wrn-16-10", 17_116_346)):
         model = create_model(name)
@@ -201,6 +202,10 @@ def test_models():
 
 
 def test_whole_batches_are_single_images_put_together(full_sets):
+    import torch
+
+    from hvdlab.torch_data import ImageDataset
+
     fashion = data.load("fashion-mnist")
     images = ImageDataset(fashion.test_images, fashion.test_labels)
     batch, labels = images.__getitems__([5, 0, 9_999])

@@ -2,7 +2,7 @@
 
 import pytest
 from keras_training import binding, small
-from mpi import launch
+from mpi import KERAS, launch
 
 SCORES = [[3, 2, 1, 2, 3, 4, 5, 6, 7], [9, 8, 7, 6, 5, 4, 9, 9, 9]]  # rank 0 is done sooner
 
@@ -59,6 +59,7 @@ def test_early_stopping_of_one_rank_ends_the_others_with_advice():
         2,
         timeout=120,
         env={"TF_CPP_MIN_LOG_LEVEL": "3"},
+        modules=KERAS,
     )
     assert outcome.returncode != 0, outcome
     assert "rank 0 stopped at 3" in outcome.stdout and "rank 1 stopped" not in outcome.stdout

@@ -5,7 +5,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from mpi import Ranks
+from mpi import TORCH, Ranks
 
 from hvdlab import conversion
 from hvdlab.conversion.places import PLACES
@@ -93,8 +93,8 @@ def run_script(path: str, root: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def pair():
-    ranks = Ranks(2)
+def pair(full_sets):
+    ranks = Ranks(2, modules=TORCH)
     yield ranks
     ranks.stop()
 

@@ -89,7 +89,7 @@ def venv_with_both(tmp_path, built, their_wheel):
     """Installs both into a new environment, in the order asked for; returns its Python."""
 
     def install(order: str) -> Path:
-        run(sys.executable, "-m", "venv", tmp_path / "venv")
+        run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
         python = tmp_path / "venv/bin/python"
         # Everything else comes from here, and stands behind what is installed there.
         code = "import sysconfig; print(sysconfig.get_path('purelib'))"
@@ -98,7 +98,7 @@ def venv_with_both(tmp_path, built, their_wheel):
         (ours,) = built.glob("*.whl")
         for wheel in (ours, their_wheel) if order == "theirs last" else (their_wheel, ours):
             options = ["--no-deps", "--no-index", "--ignore-installed", "--quiet"]
-            run(python, "-m", "pip", "install", *options, wheel)
+            run(sys.executable, "-m", "pip", "--python", python, "install", *options, wheel)
         return python
 
     return install

@@ -10,7 +10,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hvdlab import data
 from hvdlab.slurm.cluster import SlurmError, pmix_cure, programs
 from hvdlab.slurm.script import Request, sbatch_file
 
@@ -159,9 +158,9 @@ def cluster(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def data_dir():
+def data_dir(full_sets):
     """The folder with all of Fashion-MNIST."""
-    return data.fetch("fashion-mnist").folder
+    return full_sets["fashion-mnist"].folder
 
 
 @pytest.fixture
