@@ -77,7 +77,7 @@ def test_a_program_may_show_its_errors_itself():
 sys.excepthook = lambda kind, error, trace: print("my own words:", error, file=sys.stderr)
 if rank == 1:
     raise KeyError("no such layer")
-hvd.allreduce(torch.ones(2), name="gradient")
+hvd.allreduce(np.ones(2), name="gradient").wait()
 """
     )
     assert outcome.returncode == 1, outcome

@@ -144,11 +144,13 @@ def _commit_that_waits() -> str:
     """What rank 0's note says while it waits in an elastic state for rank 1."""
     import time
 
-    import hvdlite.torch as hvd
+    import arrays as hvd
+
     from hvdlite import basics
+    from hvdlite.elastic.state import ObjectState
 
     hvd.init()
-    state = hvd.elastic.ObjectState(bcast_object=hvd.broadcast_object, get_rank=hvd.rank, batch=3)
+    state = ObjectState(bcast_object=hvd.broadcast_object, get_rank=hvd.rank, batch=3)
     said, over = "", time.monotonic() + 30
     while hvd.rank() == 1 and not said and time.monotonic() < over:
         said = basics.engine().world.status.read(0).text
