@@ -17,7 +17,7 @@ endif
 
 .DEFAULT_GOAL := help
 # Tests run in lanes side by side, more than there are cores, since many of them wait.
-LANES  ?= -n 3 --no-loadscope-reorder
+LANES  ?= -n 4 --no-loadscope-reorder
 .PHONY: help install lab jupyter test test-core test-slow test-pythons test-labs test-whole lint format docs constraints clean
 
 help:  ## Show this list
@@ -50,7 +50,7 @@ test-slow: install  ## Run what `make test` leaves out because it takes long: la
 	@$(BIN)/python -m pytest $(LANES) -m slow $(PYTEST_ARGS)
 
 test-pythons: install  ## Run the tests of the core and the launcher on the oldest and the newest Python
-	@$(PYTHON) tools/pythons.py $(BIN)/uv
+	@$(PYTHON) tools/pythons.py $(BIN)/uv $(PYTHONS_ARGS)
 
 test-labs: install  ## Run every lab from top to bottom, solved and unsolved
 	@$(BIN)/python -m pytest $(LANES) -m "slow or whole" tests/labs/test_notebooks.py

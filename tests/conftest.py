@@ -1,6 +1,7 @@
 """Rules for every test: GPU tests need a GPU, and in CI nothing else may be skipped."""
 
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -9,6 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from mpi import pools
+
+# A shell lets what it runs in the background ignore Ctrl-C, and so would the ranks.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if not os.environ.get("CI"):  # there, hypothesis has a profile of its own
     settings.register_profile("any machine", deadline=None)

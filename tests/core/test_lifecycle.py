@@ -185,12 +185,12 @@ import arrays as hvd
 hvd.init()
 hvd.barrier()
 if hvd.rank() == 2:
-    time.sleep(3)
+    time.sleep(2.5)
 hvd.allreduce(np.ones(2), name="loss").wait()
 """,
         3,
         timeout=60,
-        env={"HVDLITE_RANKS_PER_HOST": "1", "HOROVOD_STALL_CHECK_TIME_SECONDS": "1.5"},
+        env={"HVDLITE_RANKS_PER_HOST": "1", "HOROVOD_STALL_CHECK_TIME_SECONDS": "2"},
     )
     assert outcome.returncode == 0, outcome
     told = [line for line in outcome.stderr.splitlines() if "has waited" in line]
