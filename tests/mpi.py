@@ -37,6 +37,12 @@ def mpirun() -> str:
     return str(beside) if beside.exists() else shutil.which("mpirun")
 
 
+def paths(*folders: str) -> str:
+    """PYTHONPATH with the repository, these folders of it and what it has been before."""
+    here = [ROOT, *(ROOT / folder for folder in folders)]
+    return os.pathsep.join([*map(str, here), os.environ.get("PYTHONPATH", "")])
+
+
 def environment(folder: str | None = None, extra: dict[str, str] | None = None) -> dict[str, str]:
     """The environment of a program under test; an mpirun gets a `folder` for its own files.
 
@@ -48,7 +54,7 @@ def environment(folder: str | None = None, extra: dict[str, str] | None = None) 
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": paths(),
     }
     if folder is not None:
         env["PRTE_MCA_prte_tmpdir_base"] = folder
@@ -108,7 +114,7 @@ def launch(
         started = time.monotonic()
         job = subprocess.Popen(
             command(np, *python(modules), str(program)),
-            env=in_memory(folder, {"PYTHONPATH": f"{ROOT}:{ROOT}/tests", **(env or {})}),
+            env=in_memory(folder, {"PYTHONPATH": paths("tests"), **(env or {})}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,

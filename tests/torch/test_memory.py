@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from mpi import ROOT, environment
+from mpi import environment, paths
 
 
 def _train() -> tuple[str, float, float]:
@@ -62,13 +62,13 @@ def test_a_small_dev_shm_does_not_matter(tmp_path):
         "mount -t tmpfs -o size=64m tmpfs /dev/shm && exec mpirun -n 2 --oversubscribe "
         f'--bind-to none "$0" -c "{program}"'
     )
-    paths = {
+    variables = {
         "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]),
-        "PYTHONPATH": os.pathsep.join([str(ROOT), f"{ROOT}/tests", os.path.dirname(__file__)]),
+        "PYTHONPATH": paths("tests", "tests/torch"),
     }
     done = subprocess.run(
         ["unshare", "--map-root-user", "--mount", "bash", "-c", inside, sys.executable],
-        env=environment(str(tmp_path), paths),
+        env=environment(str(tmp_path), variables),
         capture_output=True,
         text=True,
         timeout=200,
