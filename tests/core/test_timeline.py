@@ -18,7 +18,7 @@ for step in range({steps}):
     for call in [hvd.allreduce(np.ones(size), name=name) for name, size in MODEL]:
         call.wait()
     hvd.allreduce(np.ones(2), name='a "quoted" \\\\ name\\n of \u00fcnicode ' + str(step)).wait()
-    hvd.allreduce(np.ones(300_000), name="large").wait()
+    hvd.allreduce(np.ones(300_000, np.float32), name="large").wait()
     hvd.allgather(np.ones(2)).wait()
     {inside}
 print("trained", hvd.rank(), flush=True)
