@@ -59,7 +59,7 @@ def mapped():
 def cycle():
     hvd.init(process_sets=[[0, 1]])
     extra = hvd.add_process_set([1, 2])
-    hvd.allreduce(np.ones(70_000)).wait()
+    hvd.allreduce(np.ones(70_000, np.float32)).wait()
     if extra.included():
         hvd.allreduce(np.ones(2), process_set=extra).wait()
     hvd.remove_process_set(extra)
@@ -97,7 +97,7 @@ from hvdlite import basics
 engines = []
 for i in range(4):
     hvd.init()
-    assert hvd.allreduce(np.ones(100_000), op=hvd.Sum).wait()[0] == 2
+    assert hvd.allreduce(np.ones(100_000, np.float32), op=hvd.Sum).wait()[0] == 2
     if hvd.rank() == 0:
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
@@ -160,7 +160,7 @@ hvd.init()
 hvd.barrier()
 if hvd.rank() != 2:
     time.sleep(0.5)  # so that rank 2 is gone before the broadcast begins
-handle = hvd.broadcast(np.ones(2_000_000), 0, name="large")
+handle = hvd.broadcast(np.ones(2_000_000, np.float32), 0, name="large")
 if hvd.rank() == 2:
     handle.poll()
     time.sleep(3)

@@ -13,7 +13,7 @@ hvd.init()
 rank = hvd.rank()
 pair = hvd.add_process_set([0, 1])
 for step in range(20):
-    large = np.ones(200_000)
+    large = np.ones(200_000, np.float32)
     calls = {
         "world": lambda: hvd.allreduce(large, op=hvd.Sum, name="world"),
         "pair": lambda: hvd.allreduce(large, op=hvd.Sum, name="pair", process_set=pair),
@@ -42,8 +42,8 @@ import numpy as np
 import arrays as hvd
 for _ in range(5):
     hvd.init()
-    hvd.allreduce(np.ones(500_000)).wait()
-    hvd.broadcast(np.ones(500_000), 1).wait()
+    hvd.allreduce(np.ones(500_000, np.float32)).wait()
+    hvd.broadcast(np.ones(500_000, np.float32), 1).wait()
     hvd.barrier()
     hvd.shutdown()
 print("finished", flush=True)
@@ -112,7 +112,7 @@ import arrays as hvd
 from hvdlite import testing
 hvd.init()
 pair = hvd.add_process_set([0, 1])
-ones = np.ones(1_000_000)
+ones = np.ones(1_000_000, np.float32)
 
 def both():
     started = [

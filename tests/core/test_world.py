@@ -14,7 +14,7 @@ print(
     hvd.cross_size(), hvd.is_homogeneous(), flush=True,
 )
 import numpy as np
-assert hvd.allreduce(np.ones(70_000), op=hvd.Sum).wait()[-1] == hvd.size()
+assert hvd.allreduce(np.ones(70_000, np.float32), op=hvd.Sum).wait()[-1] == hvd.size()
 """
 
 
