@@ -76,8 +76,7 @@ def advise(path: Path, limit: float = 120.0) -> Advice:
         raise CheckError(f"{path}: {error}") from None
     options = _options(tree)
     asked = {name: value for name, value in _ASKED.items() if name in options}
-    rate = next((value for name, value in asked.items() if name.endswith("lr")), None)
-    script = Script("", path.name, "", "", ("resume",), base_lr=rate, outside=True)
+    script = Script("", path.name, "", "", ("resume",), outside=True)
     arguments = [f"{name}={value}" for name, value in asked.items()]
     verdict = judge(script, path.name, observe(path, [arguments], limit, STEPS))
     advice = Advice(verdict)

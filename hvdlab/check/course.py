@@ -7,8 +7,9 @@ import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
-BASE_LR = 0.01
+BASE_LR = 0.01  # what the first run is given; the second one has the script's own
 BATCH = 16  # images a step, for each process
+RATES = ("--base-lr=", "--lr=")
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
@@ -74,7 +75,7 @@ class Script:
     data: str
     lacks: tuple[str, ...] = ()
     decays: bool = False
-    base_lr: float | None = BASE_LR  # None: not known
+    own_lr: float | None = None  # of the program for one process, where none is given
     outside: bool = False  # not of the course
 
     @property
@@ -93,22 +94,30 @@ class Script:
         return SCRIPTS / "solutions" / self.name
 
     def phases(self) -> list[list[str]]:
-        """The arguments of each run: two epochs, then one more from the checkpoint."""
-        options = [f"--batch-size={BATCH}", "--val-batch-size=25", f"--base-lr={BASE_LR}"]
-        options += ["--log-dir={home}/logs", "--seed=42"]
-        phases = [["--epochs=2", *options]]
-        if "resume" not in self.lacks:
-            phases.append(["--epochs=3", "--resume", *options])
-        return phases
+        """The arguments of each run: two epochs, then one more, if it can be from the checkpoint.
+
+        The second run takes the rate that the script has by itself.
+        """
+        options = [f"--batch-size={BATCH}", "--val-batch-size=25", "--seed=42"]
+        first = ["--epochs=2", f"--base-lr={BASE_LR}", "--log-dir={home}/logs"]
+        again = ["--epochs=3", "--resume", "--log-dir={home}/logs"]
+        if "resume" in self.lacks:
+            again = ["--epochs=1", "--log-dir={home}/more"]
+        return [[*first, *options], [*again, *options]]
+
+    def base_lr(self, arguments: list[str]) -> float | None:
+        """The rate of one process in a run with these arguments; None if it is not known."""
+        given = [each.partition("=")[2] for each in arguments if each.startswith(RATES)]
+        return float(given[-1]) if given else self.own_lr
 
 
 ALL = [
-    Script("05", "fashion_mnist_keras.py", "keras", "fashion-mnist", decays=True),
-    Script("05", "mnist_keras.py", "keras", "mnist", lacks=("resume",)),
-    Script("06", "fashion_mnist_torch.py", "torch", "fashion-mnist", decays=True),
-    Script("06", "mnist_torch.py", "torch", "mnist", lacks=("resume", "schedule")),
-    Script("07", "mnist_tensorflow.py", "tensorflow", "mnist"),
-    Script("07", "mnist_tensorflow1.py", "tensorflow1", "mnist"),
+    Script("05", "fashion_mnist_keras.py", "keras", "fashion-mnist", decays=True, own_lr=0.02),
+    Script("05", "mnist_keras.py", "keras", "mnist", lacks=("resume",), own_lr=0.001),
+    Script("06", "fashion_mnist_torch.py", "torch", "fashion-mnist", decays=True, own_lr=0.02),
+    Script("06", "mnist_torch.py", "torch", "mnist", lacks=("resume", "schedule"), own_lr=0.001),
+    Script("07", "mnist_tensorflow.py", "tensorflow", "mnist", own_lr=0.001),
+    Script("07", "mnist_tensorflow1.py", "tensorflow1", "mnist", own_lr=0.001),
 ]
 LABS = sorted({script.lab for script in ALL})
 

@@ -14,6 +14,13 @@ _GIVEN_UP = re.compile(
 )
 
 
+# What the runtime's own words for a mistake say of the step.
+_SAYS = (
+    (re.compile(r"root.rank"), "broadcast"),
+    (re.compile(r"named_parameters|models differ|backward passes"), "optimizer"),
+)
+
+
 def explain(script: Script, ranks: list[Rank], recording: Recording) -> tuple[str, dict[str, str]]:
     """One line on the end, empty where it was a good one; and which step it proves wrong."""
     if recording.stopped:
@@ -29,10 +36,20 @@ def explain(script: Script, ranks: list[Rank], recording: Recording) -> tuple[st
     own = [n for n, error in enumerate(errors) if error and not _is_waiting(error)]
     if own:
         rank = ranks[own[0]].phase(phase)
-        return f"rank {own[0]} failed: {rank.error} ({rank.where})", {}
+        text = f"rank {own[0]} failed: {rank.error} ({rank.where})"
+        return text, _told(script, rank.error, text)
     text = _stall(ranks, phase, errors)
+    if told := _told(script, text if text.startswith("the ranks disagree") else "", text):
+        return text, told
     step = _blame(ranks, phase)
     return text, {step: text} if step in {each.key for each in script.steps} else {}
+
+
+def _told(script: Script, error: str, text: str) -> dict[str, str]:
+    """The step that an error of the runtime's names, if the script has it."""
+    keys = {step.key for step in script.steps}
+    steps = [step for words, step in _SAYS if words.search(error) and step in keys]
+    return dict.fromkeys(steps[:1], text)
 
 
 def _is_waiting(error: str) -> bool:

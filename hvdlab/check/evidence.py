@@ -23,6 +23,10 @@ class Step:
     ids: list[int | str] = field(default_factory=list)
     loss: float | None = None
     reduced: int = 0  # elements that went through an allreduce for it
+    expected: float | None = None  # the mean cross entropy of what the model said
+    own: list[float] | None = None  # a sketch of this rank's gradients before they were reduced
+    used: list[float] | None = None  # and of those that the step used
+    without: int = 0  # parameters that got no gradient
 
 
 @dataclass
@@ -56,6 +60,7 @@ class Phase:
     """One run of the script on one rank."""
 
     epochs: list[Epoch] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
     calls: list[Event] = field(default_factory=list)  # collectives and when
     error: str | None = None
     where: str = ""
@@ -95,6 +100,7 @@ def _read_rank(events: list[Event]) -> Rank:
     rank = Rank()
     ids: list[int | str] = []
     loss: float | None = None
+    expected: float | None = None
     reduced, tests = 0, False
     lists = {"init": rank.inits, "gpu": rank.gpus, "threads": rank.threads, "fit": rank.fits,
              "outside": rank.outside, "network": rank.network}  # fmt: skip
@@ -104,7 +110,8 @@ def _read_rank(events: list[Event]) -> Rank:
             lists[kind].append({**event, "phase": len(rank.phases)})
         elif kind == "phase":
             rank.phases.append(Phase())
-            ids, loss, reduced, tests = [], None, 0, False
+            ids, loss, expected, reduced, tests = [], None, None, 0, False
+            rank.phases[-1].arguments = event.get("arguments", [])
         elif kind == "finished":
             rank.finished = True
         elif kind == "data":
@@ -125,6 +132,8 @@ def _read_rank(events: list[Event]) -> Rank:
             phase.epochs[-1].seen += event["of"]
         elif kind == "loss":
             loss = event["value"]
+        elif kind == "expected":
+            expected = event["value"]
         elif kind == "collective":
             now = {"epoch": len(phase.epochs) + tests, "steps": len(phase.steps)}
             now["begun"] = len(phase.epochs)
@@ -136,8 +145,10 @@ def _read_rank(events: list[Event]) -> Rank:
             if not phase.epochs:
                 phase.epochs.append(Epoch())
             fields = {name: event[name] for name in ("lr", "grads", "before", "after", "elements")}
-            phase.epochs[-1].steps.append(Step(**fields, ids=ids, loss=loss, reduced=reduced))
-            ids, loss, reduced = [], None, 0
+            fields |= {name: event[name] for name in ("own", "used", "without") if name in event}
+            fields |= {"ids": ids, "loss": loss, "expected": expected, "reduced": reduced}
+            phase.epochs[-1].steps.append(Step(**fields))
+            ids, loss, expected, reduced = [], None, None, 0
         elif kind == "end":
             phase.error, phase.where, phase.ended = event["error"], event.get("where", ""), True
     return rank

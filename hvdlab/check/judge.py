@@ -7,7 +7,7 @@ from collections.abc import Callable
 from . import endings
 from .course import BATCH, Script
 from .evidence import Rank, parted, read
-from .judge_training import data, metrics, schedule
+from .judge_training import adds_up, data, metrics, schedule, times_the_mean
 from .run import RANKS, Recording
 from .runtime_facts import CORES, GPUS
 from .verdict import DONE, OPEN, UNSEEN, WRONG, StepVerdict, Verdict, new
@@ -33,7 +33,7 @@ def judge(script: Script, name: str, recording: Recording) -> Verdict:
         "init": lambda: _init(ranks),
         "device": lambda: _device(ranks),
         "rate": lambda: _rate(script, ranks),
-        "optimizer": lambda: _optimizer(ranks),
+        "optimizer": lambda: _optimizer(script, ranks),
         "broadcast": lambda: _broadcast(script, ranks),
         "shard": lambda: data(script, ranks),
         "rank0": lambda: _rank0(script, recording, ranks),
@@ -77,30 +77,48 @@ def _names(ranks: list[int]) -> str:
 
 
 def _device(ranks: list[Rank]) -> Finding:
+    """In every run, whose ranks are on hosts of their own or share one."""
     if not any(each.phases for each in ranks):
         return UNSEEN, "the script did not begin"
     if not all(each.inits for each in ranks):
         return UNSEEN, "without init() no rank knows its number on this host"
-    chosen = [_chosen(each) for each in ranks]
-    locals_ = [each.inits[0]["local_rank"] for each in ranks]
-    told = _both(
+    results, texts = [], []
+    for number, wheres in enumerate(zip(*(each.inits for each in ranks), strict=False), 1):
+        locals_ = [each["local_rank"] for each in wheres]
+        result, text = _device_of_run(ranks, number, locals_)
+        results.append(result)
+        texts.append(text)
+        if any(locals_):
+            break  # ranks that share a host; nothing more is to be learned
+    told = next((t for r, t in zip(results, texts, strict=True) if r in (OPEN, WRONG)), texts[-1])
+    told += f"; this check pretends {GPUS} GPUs a host"
+    for result in (OPEN, WRONG, UNSEEN):
+        if result in results:
+            return result, told
+    if not any(each["local_rank"] for rank in ranks for each in rank.inits):
+        return UNSEEN, f"{told}; the run ended before ranks shared a host"
+    return DONE, told
+
+
+def _device_of_run(ranks: list[Rank], number: int, locals_: list[int]) -> Finding:
+    chosen = [_chosen(each, number) for each in ranks]
+    used = [numbers for numbers, _ in chosen]
+    where = "on one host" if any(locals_) else "on two hosts"
+    told = f"{where}, " + _both(
         [f"(local rank {mine}) {text}" for mine, (_, text) in zip(locals_, chosen, strict=True)]
     )
-    told += f"; this check pretends {GPUS} GPUs"
-    if not any(each.steps for each in (rank.phase(0) for rank in ranks)) and not any(
-        numbers for numbers, _ in chosen
-    ):
+    if not any(each.phase(number - 1).steps for each in ranks) and not any(used):
         return UNSEEN, "the run ended before a device was used"
-    if all(numbers == [mine] for (numbers, _), mine in zip(chosen, locals_, strict=True)):
+    if used == [[mine] for mine in locals_]:
         return DONE, told
-    by_rank = all(numbers == [rank] for rank, (numbers, _) in enumerate(chosen))
-    more = "; the local ranks were told in reverse, as another host's could be" if by_rank else ""
-    return WRONG if any(numbers for numbers, _ in chosen) else OPEN, told + more
+    if any(used) and used == [[rank] for rank in range(RANKS)]:
+        told += ": that is the rank, and not the local rank"
+    return WRONG if any(used) else OPEN, told
 
 
-def _chosen(rank: Rank) -> tuple[list[int], str]:
-    """The GPUs that a rank uses, and in words."""
-    events = [event for event in rank.gpus if event["phase"] == 1]
+def _chosen(rank: Rank, number: int) -> tuple[list[int], str]:
+    """The GPUs that a rank uses in a run, and in words."""
+    events = [event for event in rank.gpus if event["phase"] == number]
     environment = [event for event in events if event["how"] == "environment"]
     lists = [event["chosen"] for event in events if "chosen" in event]
     set_, used = ([e["index"] for e in events if e["how"] == how] for how in ("set", "used"))
@@ -125,26 +143,54 @@ def _chosen(rank: Rank) -> tuple[list[int], str]:
 
 
 def _rate(script: Script, ranks: list[Rank]) -> Finding:
+    """In the run that is given a rate, and in the one that takes the script's own."""
     steps = [rank.phase(0).steps for rank in ranks]
     if not all(steps):
         return UNSEEN, "the run ended before the first step"
     top = [max(step.lr for step in mine) for mine in steps]
     images = max(len(step.ids) for mine in steps for step in mine)
-    base = script.base_lr
+    base = script.base_lr(ranks[0].phase(0).arguments)
     if base is None:
         told = f"the largest rate of {_both_values(top)}"
         return UNSEEN, f"{told}; what one process would take is not known"
-    expected = base * RANKS
+    factor = RANKS
     told = f"{base:g} for one process, on {RANKS} ranks: the largest rate of {_both_values(top)}"
     if images and images <= BATCH // RANKS:
-        expected = base
+        factor = 1
         told += f", with {images} instead of {BATCH} images a step"
-    if all(abs(value - expected) <= 0.02 * expected for value in top):
+    elif adds_up(ranks):
+        factor = 1
+        told += ", with gradients that are added up and not averaged"
+    elif all(_near(value, base * RANKS**0.5) for value in top):
+        return DONE, f"{told}: the square root of the number of ranks, which needs a reason"
+    if not all(_near(value, base * factor) for value in top):
+        if len(rank_epochs := ranks[0].phase(0).epochs) < 2 and max(top) < base * factor:
+            return UNSEEN, f"{told}, but the run ended in epoch {len(rank_epochs)}"
+        unscaled = factor > 1 and all(_near(value, base) for value in top)
+        return OPEN if unscaled else WRONG, told
+    if "schedule" in script.lacks and (low := min(step.lr for step in steps[0])) < 0.98 * top[0]:
+        return WRONG, f"{told}, but the smallest {low:.4g}"
+    return _own_rate(script, ranks, factor, told)
+
+
+def _own_rate(script: Script, ranks: list[Rank], factor: int, told: str) -> Finding:
+    """Is the rate that the script has by itself that of the program for one process?"""
+    phase = ranks[0].phase(1)
+    base = script.base_lr(phase.arguments)
+    if script.outside or not phase.steps or base is None or phase.error:
         return DONE, told
-    if len(rank_epochs := ranks[0].phase(0).epochs) < 2 and max(top) < expected:
-        return UNSEEN, f"{told}, but the run ended in epoch {len(rank_epochs)}"
-    unscaled = all(abs(value - base) <= 0.02 * base for value in top)
-    return OPEN if unscaled else WRONG, told
+    own = max(step.lr for step in phase.steps)
+    decayed = [base * 0.1**n for n in range(3 if script.decays else 1)]
+    # Without the factor, it is the schedule that has lost it.
+    if any(_near(own, value * times) for value in decayed for times in (1, factor)):
+        return DONE, told
+    return WRONG, (
+        f"{told}; without --base-lr it was {own:.4g}, where {base:g} is the rate of one process"
+    )
+
+
+def _near(value: float, expected: float) -> bool:
+    return abs(value - expected) <= 0.02 * expected
 
 
 def _both_values(values: list[float]) -> str:
@@ -158,7 +204,7 @@ def _pairs(ranks: list[Rank], phase: int) -> list[tuple]:
     return list(zip(*(rank.phase(phase).steps for rank in ranks), strict=False))
 
 
-def _optimizer(ranks: list[Rank]) -> Finding:
+def _optimizer(script: Script, ranks: list[Rank]) -> Finding:
     pairs = [pair for phase in (0, 1) for pair in _pairs(ranks, phase)]
     if not pairs:
         return UNSEEN, "the run ended before the first step"
@@ -168,7 +214,8 @@ def _optimizer(ranks: list[Rank]) -> Finding:
     if min(sent) < len(pairs):
         told = f"gradients were averaged before {min(sent)} of {len(pairs)} steps"
     if equal == len(pairs) and min(sent) == len(pairs):
-        return DONE, told
+        wrong = _size(script, ranks)
+        return (WRONG, wrong) if wrong else (DONE, told)
     if not any(sent):
         return OPEN, f"in {len(pairs)} steps no rank sent its gradients to the other"
     return WRONG, told + (
@@ -176,9 +223,26 @@ def _optimizer(ranks: list[Rank]) -> Finding:
     )
 
 
+def _size(script: Script, ranks: list[Rank]) -> str:
+    """What is wrong with the size of the update; empty if nothing is, or if it can't be seen."""
+    steps = [step for rank in ranks for step in rank.phase(0).steps]
+    if without := min(step.without for step in steps):
+        return f"{without} parameters got no gradient, on no rank and in no step"
+    times = times_the_mean(ranks)
+    base, top = script.base_lr(ranks[0].phase(0).arguments), max(step.lr for step in steps)
+    if times == RANKS and base is not None and _near(top, base * RANKS):
+        return (
+            f"the gradients of the ranks are added up, and the rate is multiplied as well: each "
+            f"step is {RANKS} times too large"
+        )
+    if times == 1 / RANKS:
+        return f"the gradients are divided by {RANKS} twice: each step is {RANKS} times too small"
+    return ""
+
+
 def _broadcast(script: Script, ranks: list[Rank]) -> Finding:
     told = ""
-    for phase in (0, 1):
+    for phase in (0,) if "resume" in script.lacks else (0, 1):
         pairs = _pairs(ranks, phase)
         if len(pairs) < 2:
             if phase == 0:
@@ -192,6 +256,11 @@ def _broadcast(script: Script, ranks: list[Rank]) -> Finding:
                 f"the ranks began with different weights{which or ' (the check made them so)'}, "
                 "and still had different ones in step 2"
             )
+        if phase == 1 and _is_from_another(ranks, pairs, same):
+            return WRONG, (
+                "after the resume both ranks had weights that are not those of rank 0, which has "
+                "read the checkpoint"
+            )
         averaged = all(one.grads == other.grads for one, other in pairs)
         # Ranks that went on at different epochs take steps of different length: that is the resume.
         apart = phase == 1 and len({len(parted(rank.phase(1))) for rank in ranks}) > 1
@@ -204,6 +273,15 @@ def _broadcast(script: Script, ranks: list[Rank]) -> Finding:
         at = "step 1" if same[0] else "step 2"
         told += f"{'; ' if told else ''}the weights of both ranks were equal from {at} on{which}"
     return DONE, told
+
+
+def _is_from_another(ranks: list[Rank], pairs: list[tuple], same: list[bool]) -> bool:
+    """Whether the common weights are another rank's than rank 0's, before or after its step 1."""
+    mine, other = pairs[0]
+    if not same[0]:
+        return pairs[1][0].before != mine.after and pairs[1][0].before == other.after
+    saved = [rank.phase(0).steps[-1].after for rank in ranks]
+    return mine.before not in saved
 
 
 def _rank0(script: Script, recording: Recording, ranks: list[Rank]) -> Finding:
@@ -258,12 +336,16 @@ def _resume(ranks: list[Rank], recording: Recording) -> Finding:
 
 
 def _threads(ranks: list[Rank]) -> Finding:
+    """In the last run: there the ranks share a host."""
     if not any(rank.phase(0).steps for rank in ranks):
         return UNSEEN, "the run ended before the first step"
-    counts = [[e["count"] for e in rank.threads if e["phase"] == 1] for rank in ranks]
+    last = max(n for n in (0, 1) if any(rank.phase(n).steps for rank in ranks)) + 1
+    inits = [e for rank in ranks for e in rank.inits if e["phase"] == last]
+    sharing = max((e.get("local_size", RANKS) for e in inits), default=RANKS)
+    counts = [[e["count"] for e in rank.threads if e["phase"] == last] for rank in ranks]
     used = [mine[-1] if mine and mine[-1] else CORES for mine in counts]
     told = _both([f"uses {count} thread{'s' if count > 1 else ''}" for count in used])
-    told += f"; the host has {CORES} cores (pretended) for {RANKS} ranks"
-    if all(1 <= count <= CORES // RANKS for count in used):
-        return DONE, told
-    return WRONG if any(counts) else OPEN, told
+    told += f"; the host has {CORES} cores (pretended) for {sharing} rank{'s'[: sharing - 1]}"
+    if any(not 1 <= count <= CORES // sharing for count in used):
+        return WRONG if any(counts) else OPEN, told
+    return (DONE, told) if sharing > 1 else (UNSEEN, f"{told}; no ranks that share one were seen")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from operator import mul
+
+import numpy as np
 
 from .course import Script
-from .evidence import SMALL, Event, Phase, Rank, parted
+from .evidence import SMALL, Epoch, Event, Phase, Rank, Step, parted
 from .run import RANKS, Recording
 from .verdict import DONE, OPEN, UNSEEN, WRONG
 
@@ -35,6 +38,8 @@ def data(script: Script, ranks: list[Rank]) -> Finding:
         return OPEN if len(first[0]) >= whole else WRONG, told
     draws = any(fit.get("steps_per_epoch") for rank in ranks for fit in rank.fits)
     if draws and first[0] != first[1]:
+        if total < 0.9 * whole:
+            return WRONG, f"{told}: random draws, {total} in an epoch of all ranks together"
         return DONE, f"{told}: random draws, in 1/{RANKS} of the steps"
     if len(common) > 0.02 * whole + RANKS:
         return WRONG, told
@@ -46,6 +51,46 @@ def data(script: Script, ranks: list[Rank]) -> Finding:
     if any(again) and not any(rank.fits for rank in ranks):  # Keras shuffles by itself
         return WRONG, f"{told}; and epoch 2 had them in the same order as epoch 1"
     return DONE, f"{told}; epoch 2 had another order"
+
+
+def times_the_mean(ranks: list[Rank]) -> float | None:
+    """How many times the mean of the ranks' gradients a step uses: N, 1 or 1/N.
+
+    None where it is something else or changes from step to step, as with clipping. A loss that the
+    script divides by the number of ranks counts as the whole one.
+    """
+    pairs = list(zip(*(rank.phase(0).steps for rank in ranks), strict=False))
+    found = [times for times in map(_times, pairs) if times is not None]
+    if len(found) < max(2, 0.8 * len(pairs)):
+        return None
+    for times in (RANKS, 1, 1 / RANKS):
+        if all(abs(each - times) <= 0.03 * times for each in found):
+            return times * _share_of_the_loss([step for pair in pairs for step in pair])
+    return None
+
+
+def _times(pair: tuple[Step, ...]) -> float | None:
+    if any(step.own is None or step.used is None for step in pair):
+        return None
+    mean, used = np.mean([step.own for step in pair], axis=0), np.array(pair[0].used)
+    length = mean @ mean
+    times = float(used @ mean / length) if length > 0 else 0.0
+    off = np.linalg.norm(used - times * mean)
+    return times if times > 0 and off <= 0.05 * np.linalg.norm(used) else None
+
+
+def _share_of_the_loss(steps: list[Step]) -> float:
+    """1/N where the loss is the Nth part of the cross entropy, N where it is N times that."""
+    shares = [step.loss / step.expected for step in steps if step.loss and step.expected]
+    for share in (1 / RANKS, RANKS):
+        if shares and all(abs(each - share) <= 0.05 * share for each in shares):
+            return share
+    return 1.0
+
+
+def adds_up(ranks: list[Rank]) -> bool:
+    """Whether the gradients are added up, with a loss for which that is not the mean."""
+    return times_the_mean(ranks) == RANKS
 
 
 def _stream(phase: Phase) -> list[int | str]:
@@ -97,7 +142,7 @@ def metrics(script: Script, ranks: list[Rank], recording: Recording) -> Finding:
                 locals_ = _sent(phases, number, value)
             if None in locals_ or _close(*locals_):
                 continue
-            mean = sum(locals_) / RANKS
+            mean = _mean(name, locals_, [phase.epochs[number] for phase in phases])
             text = (
                 f"epoch {number + 1}: {name} was {locals_[0]:.4f} on rank 0 and {locals_[1]:.4f} "
                 f"on rank 1; {value:.4f} was reported"
@@ -113,6 +158,14 @@ def metrics(script: Script, ranks: list[Rank], recording: Recording) -> Finding:
     if not proven:
         return OPEN, "the metrics that went between the ranks are not those reported"
     return DONE, told[0]
+
+
+def _mean(name: str, locals_: list[float], epochs: list[Epoch]) -> float:
+    """The mean of the ranks' values, each for as many images as it is of."""
+    weights = [len(each.ids) if name == "loss" else each.seen for each in epochs]
+    if not all(weights):
+        weights = [1] * RANKS
+    return sum(map(mul, weights, locals_)) / sum(weights)
 
 
 def _any_small(phases: list[Phase]) -> bool:
@@ -168,11 +221,15 @@ def schedule(script: Script, ranks: list[Rank]) -> Finding:
         return OPEN, f"{told}: no warm-up"
     if any(late < early * 0.999 for early, late in zip(warm, warm[1:], strict=False)):
         return WRONG, f"{told}: it does not grow all the time"
+    if warm[-1] < 0.75 * top:
+        return WRONG, f"{told}: it jumps, and does not grow step by step"
     if after[0] < 0.95 * top:
         return WRONG, f"{told}: the warm-up does not lead to it"
     resumed = ranks[0].phase(1).steps
     if "resume" not in script.lacks and resumed:
         wanted = 0.1 if script.decays else 1.0
+        given, own = (script.base_lr(ranks[0].phase(n).arguments) for n in (0, 1))
+        top *= own / given  # the second run takes the script's own rate
         told += f"; in epoch 3 of 3 {resumed[0].lr:.4g}"
         if abs(resumed[0].lr / top - wanted) > 0.05 * wanted:
             return WRONG, f"{told}, where the plain script takes {wanted:g} times its rate"

@@ -31,6 +31,9 @@ FILE_MB = 256
 OUTPUT_MB = 2  # what a rank may print
 DISK_MB = 1024  # all that the script may write
 PROCESSES = 64
+FOLDER_MB = 16  # of what lies beside the script
+BESIDE = ("*", "*/*", "*/*/*")
+MOST_BESIDE = 200  # files at each depth
 STALL_S = 15  # waiting for a rank that doesn't come ends after it
 TIME_S = 120.0
 KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
@@ -97,6 +100,8 @@ def observe(
             "folder": str(folder),
             "np": RANKS,
             "phases": phases,
+            # Where there are two runs, the first one is on two hosts.
+            "apart": len(phases) - 1,
             "steps": steps,
         }
         (folder / "plan.json").write_text(json.dumps(plan))
@@ -116,12 +121,19 @@ def _write_data(folder: Path) -> None:
 
 
 def _copy(script: Path, target: Path) -> None:
-    """The script and the small files beside it."""
+    """The script and the small files beside it, such as modules and options, also in folders."""
     target.mkdir(parents=True)
     shutil.copy(script, target / script.name)
-    for path in sorted(script.parent.glob("*.py"))[:100]:
-        if path != script and path.stat().st_size < 1 << 20:
-            shutil.copy(path, target / path.name)
+    room = FOLDER_MB << 20
+    for path in [p for depth in BESIDE for p in sorted(script.parent.glob(depth))[:MOST_BESIDE]]:
+        name = path.relative_to(script.parent)
+        if path.is_symlink() or not path.is_file() or (target / name).exists():
+            continue
+        hidden = any(part.startswith((".", "__pycache__")) for part in name.parts)
+        if not hidden and path.stat().st_size < 1 << 20 and path.stat().st_size <= room:
+            room -= path.stat().st_size
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target / name)
 
 
 def _files(folder: Path) -> set[str]:

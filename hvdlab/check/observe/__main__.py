@@ -88,6 +88,7 @@ def _watch_frameworks(
 
 def _run(record: Recorder, phase: int, script: Path, arguments: list[str]) -> bool:
     """Run the script once; whether it came to its end."""
+    record.phase = phase
     record("phase", number=phase, arguments=arguments)
     sys.argv = [str(script), *arguments]
     error: BaseException | None = None
@@ -151,7 +152,7 @@ def main() -> int:
     os.chdir(script.parent)
     sys.path[0] = str(script.parent)
     samples = Samples()
-    runtime.watch(record)
+    runtime.watch(record, plan["apart"])
     slices = data_side.Slice(record, samples, str(folder / "data"))
     runtime.watch_data(slices)
     runtime.watch_cores(record)

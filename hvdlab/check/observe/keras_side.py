@@ -11,7 +11,7 @@ import numpy as np
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from . import runtime
-from .recorder import Recorder, Samples, digest
+from .recorder import Recorder, Samples, digest, sketch
 
 
 def watch(record: Recorder, samples: Samples, steps: int | None) -> None:
@@ -46,27 +46,27 @@ def _watch_batches(record: Recorder, samples: Samples) -> None:
         if images is not None and images.ndim > 1 and self.weights:
             ids = samples.identify(images)
             record("batch", train=trains, ids=ids)
-        scores = tensorflow_side.array_of(output) if ids and not trains else None
-        if scores is not None:
-            right = samples.right(ids, scores)
-            if right is not None:
-                record("right", count=right, of=len(ids))
+        scores = tensorflow_side.array_of(output) if ids else None
+        if scores is not None and trains:
+            record("expected", value=samples.cross_entropy(ids, scores))
+        elif scores is not None and (right := samples.right(ids, scores)) is not None:
+            record("right", count=right, of=len(ids))
         return output
 
     keras.layers.Layer.__call__ = watched
 
 
 def _watch_steps(record: Recorder) -> None:
+    from .tensorflow_side import local, numbers
+
     apply, clip = BaseOptimizer.apply, BaseOptimizer._clip_gradients
     pending: dict[str, Any] = {}
-
-    def numbers(values: Any) -> list[np.ndarray]:
-        return [np.asarray(getattr(each, "values", each)) for each in values if each is not None]
 
     @functools.wraps(clip)
     def watched_clip(self: Any, grads: Any) -> Any:
         # Behind the reduction, whoever does it.
         pending["grads"] = digest(numbers(grads))
+        pending["used"] = sketch(numbers(grads)).tolist()
         return clip(self, grads)
 
     @functools.wraps(apply)
@@ -79,8 +79,9 @@ def _watch_steps(record: Recorder) -> None:
         result = apply(self, grads, trainable_variables)
         elements = int(sum(each.size for each in before))
         facts = {"lr": rate, "elements": elements, "before": digest(before)}
-        after = digest(np.asarray(each) for each in variables)
-        record("step", **facts, grads=pending.pop("grads", ""), after=after)
+        facts |= {"own": local.pop().tolist() if local else None, "grads": "", **pending}
+        pending.clear()
+        record("step", **facts, after=digest(np.asarray(each) for each in variables))
         return result
 
     BaseOptimizer.apply, BaseOptimizer._clip_gradients = watched_apply, watched_clip

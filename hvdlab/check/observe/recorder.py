@@ -19,6 +19,7 @@ class Recorder:
 
     def __init__(self, path: Path, rank: int, script: Path):
         self.rank = rank
+        self.phase = 0  # the number of the script's run, from 1
         self.script = str(script)
         self.folder = str(script.parent)
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -61,6 +62,25 @@ def digest(arrays: Iterable[Any]) -> str:
     return found.hexdigest()
 
 
+_WAYS = 3
+_directions: dict[int, np.ndarray] = {}
+
+
+def sketch(arrays: Iterable[Any]) -> np.ndarray:
+    """A few numbers for many: scalar products with random vectors, the same for each length.
+
+    What is the sum or a multiple of arrays has the sum or the multiple of their sketches. After
+    Johnson and Lindenstrauss, "Extensions of Lipschitz mappings into a Hilbert space", 1984.
+    """
+    found = np.zeros(_WAYS)
+    for array in arrays:
+        flat = np.asarray(array, np.float64).ravel()
+        if flat.size not in _directions:
+            _directions[flat.size] = np.random.default_rng(0).standard_normal((_WAYS, flat.size))
+        found += _directions[flat.size] @ flat
+    return found
+
+
 class Samples:
     """Recognizes the images of a data set in what a model gets, however they were scaled."""
 
@@ -87,6 +107,18 @@ class Samples:
         if scores.ndim != 2 or len(scores) != len(ids) or None in labels:
             return None
         return int((scores.argmax(axis=1) == np.asarray(labels)).sum())
+
+    def cross_entropy(self, ids: list[int | str], scores: Any) -> float | None:
+        """The mean cross entropy of logits or probabilities; None where the labels are unknown."""
+        scores = np.asarray(scores, np.float64)
+        labels = [self._labels.get(number) for number in ids]
+        if scores.ndim != 2 or len(scores) != len(ids) or None in labels or not ids:
+            return None
+        if (scores >= 0).all() and np.allclose(scores.sum(axis=1), 1, atol=1e-4):
+            scores = np.log(np.maximum(scores, 1e-12))
+        top = scores.max(axis=1)
+        mass = top + np.log(np.exp(scores - top[:, None]).sum(axis=1))
+        return float((mass - scores[np.arange(len(ids)), labels]).mean())
 
 
 def _keys(batch: np.ndarray) -> list[str]:

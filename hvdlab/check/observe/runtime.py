@@ -22,16 +22,16 @@ before_collective: list[Callable[[], None]] = []
 before_step: list[Callable[[], None]] = []  # the same, before the optimizer's
 
 
-def watch(record: Recorder) -> None:
+def watch(record: Recorder, apart: int) -> None:
     """Watch the runtime: its start, and every collective of every front end.
 
-    A rank's local rank is told in reverse, since on one host it would be the same as the rank:
-    a script that takes one for the other shows.
+    apart: the first runs of the script are on hosts of their own for each rank; see _pretend_hosts.
     """
     import hvdlite.engine.engine
     from hvdlite import basics
 
-    init, local_rank = basics.init, basics.local_rank
+    _pretend_hosts(record, basics, apart)
+    init = basics.init
 
     @functools.wraps(init)
     def watched_init(*args: Any, **kwargs: Any) -> None:
@@ -41,13 +41,10 @@ def watch(record: Recorder) -> None:
             if name in os.environ:
                 os.environ[name] = str(told)
         facts = {"rank": basics.rank(), "size": basics.size(), "local_rank": told}
+        facts["local_size"] = basics.local_size()
         record("init", **facts, where=record.where())
 
-    @functools.wraps(local_rank)
-    def reversed_local_rank() -> int:
-        return basics.local_size() - 1 - local_rank()
-
-    basics.init, basics.local_rank = watched_init, reversed_local_rank
+    basics.init = watched_init
     # Below all bindings, so that no spelling of a call is missed.
     submit = hvdlite.engine.engine.Engine.submit
 
@@ -68,6 +65,23 @@ def watch(record: Recorder) -> None:
         submit(self, requests, set_id)
 
     hvdlite.engine.engine.Engine.submit = watched_submit
+
+
+def _pretend_hosts(record: Recorder, basics: Any, apart: int) -> None:
+    """Tell the ranks of other hosts than there are, so that who takes one number for another shows.
+
+    In the first `apart` runs of the script each rank has a host of its own: all are local rank 0.
+    In the others they share one, where their local ranks are in reverse.
+    """
+    size, rank = basics.size, basics.rank
+
+    def told(alone: Callable[[], int], together: Callable[[], int]) -> Callable[[], int]:
+        return lambda: alone() if record.phase <= apart else together()
+
+    basics.local_rank = told(lambda: 0 * size(), lambda: size() - 1 - rank())
+    basics.local_size = told(lambda: min(1, size()), size)
+    basics.cross_rank = told(rank, lambda: 0 * size())
+    basics.cross_size = told(size, lambda: min(1, size()))
 
 
 def _values(request: Any, elements: int) -> list[float]:

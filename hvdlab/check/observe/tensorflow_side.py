@@ -14,9 +14,10 @@ import tensorflow as tf
 
 from ..runtime_facts import GPUS
 from . import runtime
-from .recorder import Recorder, Samples
+from .recorder import Recorder, Samples, sketch
 
 tapes_open = [0]
+local: list[np.ndarray] = []  # a sketch of this rank's own gradients since the last step
 
 
 def watch(record: Recorder, samples: Samples) -> None:
@@ -40,9 +41,15 @@ def array_of(value: Any) -> np.ndarray | None:
     return None
 
 
+def numbers(gradients: Any) -> list[np.ndarray]:
+    """The gradients that there are, as arrays; of a sparse one its values."""
+    found = (array_of(getattr(each, "values", each)) for each in gradients if each is not None)
+    return [each for each in found if each is not None]
+
+
 def _pretend_gpus(config: Any, record: Recorder) -> None:
     gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in range(GPUS)]
-    visible = list(gpus)
+    visible: dict[int, list[Any]] = {}  # by the run of the script
     list_devices, set_devices = config.list_physical_devices, config.set_visible_devices
 
     def list_physical_devices(device_type: str | None = None) -> list[Any]:
@@ -56,7 +63,7 @@ def _pretend_gpus(config: Any, record: Recorder) -> None:
         given = [devices] if isinstance(devices, tf.config.PhysicalDevice) else devices or []
         mine = [device for device in given if device in gpus]
         if device_type == "GPU" or mine:
-            visible[:] = mine
+            visible[record.phase] = mine
             chosen = [gpus.index(device) for device in mine]
             record("gpu", how="visible", chosen=chosen, where=record.where())
         else:
@@ -64,7 +71,7 @@ def _pretend_gpus(config: Any, record: Recorder) -> None:
 
     config.list_physical_devices = list_physical_devices
     config.set_visible_devices = set_visible_devices
-    config.get_visible_devices = lambda device_type=None: list(visible)
+    config.get_visible_devices = lambda device_type=None: list(visible.get(record.phase, gpus))
     experimental = config.experimental
     experimental.list_physical_devices = list_physical_devices
     experimental.set_visible_devices = set_visible_devices
@@ -103,7 +110,9 @@ def _watch_tapes(record: Recorder) -> None:
         loss = array_of(target) if not isinstance(target, list | tuple) else None
         if loss is not None and loss.size == 1:
             record("loss", value=float(loss))
-        return gradient(self, target, *args, **kwargs)
+        gradients = gradient(self, target, *args, **kwargs)
+        local[:] = [sketch(numbers(tf.nest.flatten(gradients)))]
+        return gradients
 
     tf.GradientTape.__enter__, tf.GradientTape.__exit__ = watched_enter, watched_leave
     tf.GradientTape.gradient = watched_gradient

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import weakref
+from collections import defaultdict
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..runtime_facts import CORES, GPUS
 from . import runtime
-from .recorder import Recorder, Samples, digest
+from .recorder import Recorder, Samples, digest, sketch
 
 
 def watch(record: Recorder, samples: Samples) -> None:
@@ -26,9 +27,13 @@ def watch(record: Recorder, samples: Samples) -> None:
     _pretend_gpus(record)
     _watch_threads(record)
     _load_here()
+    _compile_nothing()
+    modules = _modules()
+    local: dict[int, Any] = {}  # this rank's own gradients, before they are reduced
     _watch_batches(record, samples)
-    _own_first_weights(record)
-    _watch_steps(record)
+    _watch_backward(record, modules, local)
+    _own_first_weights(record, modules)
+    _watch_steps(record, local)
 
 
 # Devices
@@ -46,6 +51,8 @@ class _GpusOnTheCpu(TorchFunctionMode):
         if func is torch.Tensor.cuda:
             self._note(args[1] if len(args) > 1 else kwargs.get("device"))
             return args[0]
+        if func is torch.device:
+            return func(*args, **kwargs)  # a device is placed when it is used
         args = tuple(self._place(value) for value in args)
         return func(*args, **{name: self._place(value) for name, value in kwargs.items()})
 
@@ -58,33 +65,34 @@ class _GpusOnTheCpu(TorchFunctionMode):
 
 
 def _pretend_gpus(record: Recorder) -> None:
-    current = [0]
-    seen: set[tuple[str, int]] = set()
+    current: dict[int, int] = defaultdict(int)  # by the run of the script
+    seen: set[tuple[int, str, int]] = set()
 
     def number(device: Any) -> int:
         if isinstance(device, int):
             return device
         index = None if device is None else torch.device(device).index
-        return current[0] if index is None else index
+        return current[record.phase] if index is None else index
 
     def note(device: Any, how: str = "used") -> None:
-        if (how, number(device)) not in seen:
-            seen.add((how, number(device)))
+        if (record.phase, how, number(device)) not in seen:
+            seen.add((record.phase, how, number(device)))
             record("gpu", how=how, index=number(device), where=record.where())
 
     def set_device(device: Any) -> None:
-        current[0] = number(device)
+        current[record.phase] = number(device)
         note(device, "set")
 
     @contextlib.contextmanager
     def chosen(device: Any):
-        before, current[0] = current[0], number(device)
+        before, current[record.phase] = current[record.phase], number(device)
         yield
-        current[0] = before
+        current[record.phase] = before
 
     cuda = torch.cuda
     cuda.is_available, cuda.device_count = lambda: True, lambda: GPUS
-    cuda.current_device, cuda.set_device, cuda.device = lambda: current[0], set_device, chosen
+    cuda.current_device = lambda: current[record.phase]
+    cuda.set_device, cuda.device = set_device, chosen
     cuda.synchronize = cuda.empty_cache = lambda *_: None
     cuda.get_device_name = lambda *_: "a pretended GPU"
     torch.backends.cuda.is_built = lambda: False
@@ -110,6 +118,16 @@ def _watch_threads(record: Recorder) -> None:
 
 
 # What the model sees, and what comes of it
+
+
+def _compile_nothing() -> None:
+    """What is compiled runs as it is written: the same numbers, sooner, and it can be watched."""
+
+    def as_it_is(model: Any = None, **_: Any) -> Any:
+        return model if model is not None else (lambda function: function)
+
+    torch.compile = as_it_is
+    torch.nn.Module.compile = lambda self, *_, **__: None
 
 
 def _load_here() -> None:
@@ -154,29 +172,20 @@ def _watch_batches(record: Recorder, samples: Samples) -> None:
 
     def after(module: torch.nn.Module, args: Any, output: Any) -> None:
         depth[0] -= 1
-        if depth[0] == 0 and not trains[0] and isinstance(output, torch.Tensor):
-            right = samples.right(ids[0], output.detach().numpy())
-            if right is not None:
-                record("right", count=right, of=len(ids[0]))
+        if depth[0] or not isinstance(output, torch.Tensor):
+            return
+        scores = output.detach().float().numpy()
+        if trains[0]:
+            record("expected", value=samples.cross_entropy(ids[0], scores))
+        elif (right := samples.right(ids[0], scores)) is not None:
+            record("right", count=right, of=len(ids[0]))
 
     torch.nn.modules.module.register_module_forward_pre_hook(before)
     torch.nn.modules.module.register_module_forward_hook(after, always_call=True)
-    backward = torch.Tensor.backward
-
-    @functools.wraps(backward)
-    def watched(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        if self.numel() == 1:
-            record("loss", value=float(self.detach()))
-        backward(self, *args, **kwargs)
-
-    torch.Tensor.backward = watched
 
 
-def _own_first_weights(record: Recorder) -> None:
-    """Rank 1 starts from weights of its own, as it would with another seed.
-
-    Equal seeds would hide that nothing was broadcast.
-    """
+def _modules() -> weakref.WeakSet[torch.nn.Module]:
+    """All modules that are made from now on."""
     modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
     init = torch.nn.Module.__init__
 
@@ -185,21 +194,51 @@ def _own_first_weights(record: Recorder) -> None:
         init(self, *args, **kwargs)
         modules.add(self)
 
+    torch.nn.Module.__init__ = watched
+    return modules
+
+
+def _own_parameters(modules: weakref.WeakSet[torch.nn.Module]) -> list[torch.nn.Parameter]:
+    return [param for each in list(modules) for param in each.parameters(recurse=False)]
+
+
+def _watch_backward(
+    record: Recorder, modules: weakref.WeakSet[torch.nn.Module], local: dict[int, Any]
+) -> None:
+    backward = torch.Tensor.backward
+
+    @functools.wraps(backward)
+    def watched(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        if self.numel() == 1:
+            record("loss", value=float(self.detach()))
+        backward(self, *args, **kwargs)
+        for param in _own_parameters(modules):
+            if param.grad is not None and not param.grad.is_sparse:
+                local[id(param)] = sketch([param.grad.detach().numpy()])
+
+    torch.Tensor.backward = watched
+
+
+def _own_first_weights(record: Recorder, modules: weakref.WeakSet[torch.nn.Module]) -> None:
+    """Rank 1 starts from weights of its own, as it would with another seed.
+
+    Equal seeds would hide that nothing was broadcast.
+    """
+
     def shift() -> None:
         if record.rank == 0:
             return
         with torch.no_grad():
-            for param in [p for m in list(modules) for p in m.parameters(recurse=False)]:
+            for param in _own_parameters(modules):
                 if param.is_floating_point() and not getattr(param, "_is_shifted", False):
                     param._is_shifted = True
                     param.data.mul_(1 + 0.1 * record.rank).add_(0.01 * record.rank)
 
-    torch.nn.Module.__init__ = watched
     runtime.before_collective.append(shift)
     register_optimizer_step_pre_hook(lambda *_: shift())
 
 
-def _watch_steps(record: Recorder) -> None:
+def _watch_steps(record: Recorder, local: dict[int, Any]) -> None:
     pending: dict[str, Any] = {}
 
     def parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -208,8 +247,13 @@ def _watch_steps(record: Recorder) -> None:
     def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         # Where a wrapper's step calls another one's, the innermost tells what is really used.
         params = parameters(optimizer)
-        grads = [p.grad.detach().numpy() for p in params if p.grad is not None]
+        with_grads = [p for p in params if p.grad is not None]
+        grads = [p.grad.detach().numpy() for p in with_grads]
+        own = [local[id(p)] for p in with_grads if id(p) in local]
         pending.update(
+            own=sum(own).tolist() if len(own) == len(grads) > 0 else None,
+            used=sketch(grads).tolist(),
+            without=sum(p.requires_grad and p.grad is None for p in params),
             lr=max(float(group["lr"]) for group in optimizer.param_groups),
             elements=sum(p.numel() for p in params),
             grads=digest(grads),
