@@ -9,7 +9,13 @@ from pathlib import Path
 
 BASE_LR = 0.01  # what the first run is given; the second one has the script's own
 BATCH = 16  # images a step, for each process
-RATES = ("--base-lr=", "--lr=")
+RATES = ("--base-lr=", "--lr=", "--learning-rate=")
+# What other people call the options of the course's scripts.
+ALIASES = {
+    "--base-lr": ("--base-lr", "--lr", "--learning-rate"),
+    "--epochs": ("--epochs", "--num-epochs", "--n-epochs", "--max-epochs"),
+    "--batch-size": ("--batch-size", "--batch", "--bs"),
+}
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
@@ -120,6 +126,26 @@ ALL = [
     Script("07", "mnist_tensorflow1.py", "tensorflow1", "mnist", own_lr=0.001),
 ]
 LABS = sorted({script.lab for script in ALL})
+# What a student converts in a lab's notebook.
+BEGUN = {"05": "work/my_keras.py", "06": "work/my_torch.py", "07": "work/my_tensorflow.py"}
+
+
+def options_of(text: str) -> set[str]:
+    """The options that a script declares, such as "--epochs", by whatever library."""
+    calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+    words = (word.value for call in calls for word in call.args if isinstance(word, ast.Constant))
+    return {word for word in words if isinstance(word, str) and word.startswith("--")}
+
+
+def fitting(phases: list[list[str]], options: set[str]) -> list[list[str]]:
+    """The arguments of each run, as far as the script takes them, under its own names."""
+
+    def own(argument: str) -> list[str]:
+        name, *value = argument.split("=", 1)
+        names = [each for each in ALIASES.get(name, (name,)) if each in options]
+        return ["=".join([names[0], *value])] if names else []
+
+    return [[each for argument in phase for each in own(argument)] for phase in phases]
 
 
 class CheckError(RuntimeError):
@@ -154,15 +180,25 @@ def script_of(lab: str, path: Path) -> Script:
 
 
 def find(lab: str) -> Path:
-    """The student's file where none is named: the lab's first script in this folder.
+    """The student's file where none is named: what the lab's notebook has begun, in its own folder
+    or from any folder of the course, or else the lab's first script in this folder.
 
     Raises CheckError if there is none.
     """
-    names = [script.name for script in ALL if script.lab == lab.zfill(2)]
+    number = lab.zfill(2)
+    names = [script.name for script in ALL if script.lab == number]
     if not names:
         raise CheckError(f"lab {lab} has no checks; there are {', '.join(LABS)}")
+    here, begun = Path.cwd(), BEGUN[number]
+    for folder in (here, *here.parents):
+        places = [folder / begun, *sorted(folder.glob(f"labs/{number}_*/{begun}"))]
+        for place in places:
+            if place.exists():
+                return place
     for name in names:
         for place in (Path(name), Path("scripts") / name):
             if place.exists():
                 return place
-    raise CheckError(f"no {' or '.join(names)} here; name your script: hvdlab check {lab} FILE")
+    raise CheckError(
+        f"neither {begun} nor {' or '.join(names)} here; name your script: hvdlab check {lab} FILE"
+    )

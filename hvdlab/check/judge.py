@@ -158,7 +158,7 @@ def _rate(script: Script, ranks: list[Rank]) -> Finding:
     if images and images <= BATCH // RANKS:
         factor = 1
         told += f", with {images} instead of {BATCH} images a step"
-    elif adds_up(ranks):
+    elif adds_up(ranks) and all(_near(value, base) for value in top):
         factor = 1
         told += ", with gradients that are added up and not averaged"
     elif all(_near(value, base * RANKS**0.5) for value in top):
@@ -256,7 +256,7 @@ def _broadcast(script: Script, ranks: list[Rank]) -> Finding:
                 f"the ranks began with different weights{which or ' (the check made them so)'}, "
                 "and still had different ones in step 2"
             )
-        if phase == 1 and _is_from_another(ranks, pairs, same):
+        if phase == 1 and _resumes_from_another(ranks):
             return WRONG, (
                 "after the resume both ranks had weights that are not those of rank 0, which has "
                 "read the checkpoint"
@@ -275,13 +275,15 @@ def _broadcast(script: Script, ranks: list[Rank]) -> Finding:
     return DONE, told
 
 
-def _is_from_another(ranks: list[Rank], pairs: list[tuple], same: list[bool]) -> bool:
-    """Whether the common weights are another rank's than rank 0's, before or after its step 1."""
-    mine, other = pairs[0]
-    if not same[0]:
-        return pairs[1][0].before != mine.after and pairs[1][0].before == other.after
-    saved = [rank.phase(0).steps[-1].after for rank in ranks]
-    return mine.before not in saved
+def _resumes_from_another(ranks: list[Rank]) -> bool:
+    """Whether the weights that both ranks have after the resume are not those of rank 0.
+
+    They are equal before step 1, or only before step 2, as with a callback.
+    """
+    (mine, other), (second, _) = _pairs(ranks, 1)[:2]
+    if mine.before != other.before:
+        return second.before != mine.after and second.before == other.after
+    return mine.before not in [rank.phase(0).steps[-1].after for rank in ranks]
 
 
 def _rank0(script: Script, recording: Recording, ranks: list[Rank]) -> Finding:
@@ -330,7 +332,8 @@ def _resume(ranks: list[Rank], recording: Recording) -> Finding:
     told_by_0 = [call for call in phases[1].calls if not call["steps"]]
     if not any(call["kind"] in ("broadcast", "exchange", "allgather") for call in told_by_0):
         return OPEN, f"{told}; rank 1 asked nobody where to go on"
-    if last not in (begun[0], second):
+    # With weights of another rank, it is what was broadcast that is wrong.
+    if last not in (begun[0], second) and not (second and _resumes_from_another(ranks)):
         return WRONG, f"{told}; rank 0 did not go on with the weights that it had saved"
     return DONE, told
 

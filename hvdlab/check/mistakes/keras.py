@@ -39,6 +39,8 @@ MISTAKES = [
     mistake("not-wrapped", "the optimizer is not wrapped", "optimizer", **_both((_WRAP, ""))),
     mistake("plain-step", "the optimizer is wrapped, but the plain one is compiled", "optimizer",
             **_both((_WRAP, _WRAP.replace("    optimizer =", "    wrapped =", 1)))),
+    mistake("summed", "the gradients are added up, and the rate is multiplied", "optimizer",
+            mnist_keras=[(_WRAP, _WRAP.replace("r)", "r, op=hvd.Sum)"))]),
     mistake("no-broadcast", "nothing is broadcast", "broadcast", **_both((_BROADCAST, ""))),
     mistake("all-the-data", "each rank reads all images", "shard",
             **_both((_MINE, "    mine = slice(None)\n"))),

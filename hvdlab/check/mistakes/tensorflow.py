@@ -50,6 +50,8 @@ MISTAKES = [
             mnist_tensorflow1=[(_RATE_1, _RATE_1 + " * hvd.size()")]),
     mistake("not-wrapped", "gradients are not averaged", "optimizer",
             mnist_tensorflow=[(_TAPE, "")], mnist_tensorflow1=[(_WRAP, "")]),
+    mistake("summed", "the gradients are added up, and the rate is multiplied", "optimizer",
+            mnist_tensorflow=[(_TAPE, _TAPE.replace("tape)", "tape, op=hvd.Sum)"))]),
     mistake("plain-step", "wrapped, but the gradients come from the plain one", "optimizer",
             mnist_tensorflow=[(_TAPE, _TAPE.replace("    tape =", "    wrapped =", 1))],
             mnist_tensorflow1=[(_WRAP, _WRAP.replace("    optimizer =", "    wrapped =", 1))]),

@@ -12,6 +12,7 @@ _MEAN = "    return hvd.allreduce(torch.tensor(value), name=name).item()\n"
 _EPOCH = "    first_epoch = hvd.broadcast_object(first_epoch, root_rank=0)\n"
 _RATE = "rate = args.base_lr * (1 + (hvd.size() - 1) * warm)"
 _FIND = "    if hvd.rank() == 0 and args.resume and checkpoint and checkpoint.exists():\n"
+_DEFAULT = '"--base-lr", type=float, default=0.001'
 _LOG = "    if hvd.rank() == 0:  # Step 7: one process prints and writes\n        log = EpochLog"
 
 
@@ -35,9 +36,20 @@ MISTAKES = [
             fashion_mnist_torch=[(_RATE, f"{_RATE} * hvd.size()")],
             mnist_torch=[("rate = args.base_lr * hvd.size()",
                           "rate = args.base_lr * hvd.size() * hvd.size()")]),
+    mistake("rate-of-host", "the rate is multiplied by the ranks of the host", "rate",
+            mnist_torch=[("rate = args.base_lr * hvd.size()",
+                          "rate = args.base_lr * hvd.local_size()")]),
+    mistake("rate-default", "the default rate is that of two ranks already", "rate",
+            mnist_torch=[(_DEFAULT, _DEFAULT.replace("0.001", "0.002"))]),
     mistake("not-wrapped", "the optimizer is not wrapped", "optimizer", **_both((_WRAP, ""))),
     mistake("plain-step", "the optimizer is wrapped, but the plain one takes the step",
             "optimizer", **_both((_WRAP, _WRAP.replace("    optimizer =", "    wrapped =", 1)))),
+    mistake("summed", "the gradients are added up, and the rate is multiplied", "optimizer",
+            **_both((_WRAP, _WRAP.replace("s())", "s(), op=hvd.Sum)")))),
+    mistake("averaged-twice", "the gradients are divided by size() once more", "optimizer",
+            mnist_torch=[("        loss.backward()\n",
+                          "        loss.backward()\n        for param in model.parameters():\n"
+                          "            param.grad /= hvd.size()\n")]),
     mistake("no-broadcast", "nothing is broadcast", "broadcast",
             **_both((_WEIGHTS, ""), (_STATE, ""))),
     mistake("no-state-broadcast", "the optimizer's state is not broadcast", "broadcast",
@@ -46,6 +58,10 @@ MISTAKES = [
             "broadcast",
             fashion_mnist_torch=[(_WEIGHTS, ""), (_STATE, ""),
                                  (_WRAP, _WRAP + _WEIGHTS + _STATE)]),
+    mistake("root-without-checkpoint", "rank 1 is the root, and rank 0 has the checkpoint",
+            "broadcast",
+            fashion_mnist_torch=[(each, each.replace("root_rank=0", "root_rank=1"))
+                                 for each in (_WEIGHTS, _STATE)]),
     mistake("broadcast-by-rank-0", "rank 0 alone calls the broadcast", "broadcast",
             **_both((_WEIGHTS, "    if hvd.rank() == 0:\n    " + _WEIGHTS))),
     mistake("all-the-data", "each rank reads all images", "shard",
@@ -55,6 +71,8 @@ MISTAKES = [
             **_both((_SAMPLER, _SAMPLER.replace("args.seed", "args.seed + hvd.rank()")))),
     mistake("same-part", "all ranks read the same part", "shard",
             **_both((_SAMPLER, _SAMPLER.replace("hvd.rank()", "0")))),
+    mistake("part-by-local-rank", "the part is chosen by local rank", "shard",
+            **_both((_SAMPLER, _SAMPLER.replace("hvd.rank()", "hvd.local_rank()")))),
     mistake("uneven-steps", "rank 1 takes fewer steps", "shard",
             fashion_mnist_torch=[
                 ("    for step, (images, labels) in enumerate(loader):\n",
@@ -93,6 +111,9 @@ MISTAKES = [
             fashion_mnist_torch=[
                 ("warm = min(1.0, progress / args.warmup_epochs) if args.warmup_epochs else 1.0",
                  "warm = 1.0")]),
+    mistake("rate-jumps", "the rate is multiplied from the second epoch on", "schedule",
+            fashion_mnist_torch=[
+                (_RATE, "rate = args.base_lr * (hvd.size() if progress >= 1 else 1)")]),
     mistake("schedule-lost", "the rate does not fall any more", "schedule",
             fashion_mnist_torch=[("            rate *= 0.1\n", "            rate *= 1.0\n")]),
     mistake("all-threads", "each process uses all cores", "threads",
