@@ -50,6 +50,12 @@ class Epoch:
         return sum(losses) / len(losses) if losses else None
 
     @property
+    def whole_loss(self) -> float | None:
+        """The mean cross entropy over the steps, whatever part of it went backward."""
+        losses = [step.expected for step in self.steps if step.expected is not None]
+        return sum(losses) / len(losses) if losses else None
+
+    @property
     def accuracy(self) -> float | None:
         """The share of test images that this rank's model names correctly."""
         return self.right / self.seen if self.seen else None

@@ -130,6 +130,8 @@ def metrics(script: Script, ranks: list[Rank], recording: Recording) -> Finding:
         return OPEN, "no number of the size of a metric went from one rank to the other"
     if not reports:
         return UNSEEN, "rank 0 wrote no epochs.jsonl with its metrics"
+    if not any(phase.epochs[0].ids for phase in phases):
+        return UNSEEN, "no training images were seen, and so not where an epoch ends"
     proven: set[str] = set()
     told = []
     for number, report in enumerate(reports[:count]):
@@ -138,6 +140,10 @@ def metrics(script: Script, ranks: list[Rank], recording: Recording) -> Finding:
             if not isinstance(value, int | float):
                 continue
             locals_ = [getattr(phase.epochs[number], name) for phase in phases]
+            if name == "loss" and None not in locals_:
+                whole = [phase.epochs[number].whole_loss for phase in phases]
+                if None not in whole and _close(_share_of_the_loss(_steps(phases)), 1 / RANKS):
+                    locals_ = whole  # backward() had a part of it only
             if None in locals_:
                 locals_ = _sent(phases, number, value)
             if None in locals_ or _close(*locals_):
@@ -158,6 +164,10 @@ def metrics(script: Script, ranks: list[Rank], recording: Recording) -> Finding:
     if not proven:
         return OPEN, "the metrics that went between the ranks are not those reported"
     return DONE, told[0]
+
+
+def _steps(phases: list[Phase]) -> list[Step]:
+    return [step for phase in phases for step in phase.steps]
 
 
 def _mean(name: str, locals_: list[float], epochs: list[Epoch]) -> float:

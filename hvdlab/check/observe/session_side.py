@@ -98,7 +98,7 @@ def _watch_runs(record: Recorder, samples: Samples) -> None:
 
     def read(session: Any) -> list[np.ndarray]:
         with session.graph.as_default():
-            return run(session, [v._graph_element for v in tf.compat.v1.trainable_variables()])
+            return run(session, tf.compat.v1.trainable_variables())
 
     def shift(session: Any) -> None:
         """Rank 1 starts from weights of its own, as it would with another seed."""

@@ -7,6 +7,7 @@ import functools
 import inspect
 import weakref
 from collections import defaultdict
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -95,6 +96,14 @@ def _pretend_gpus(record: Recorder) -> None:
     cuda.set_device, cuda.device = set_device, chosen
     cuda.synchronize = cuda.empty_cache = lambda *_: None
     cuda.get_device_name = lambda *_: "a pretended GPU"
+    cuda.get_device_capability = lambda *_: (8, 0)
+    cuda.get_device_properties = lambda *_: SimpleNamespace(
+        name="a pretended GPU", major=8, minor=0, total_memory=40 << 30, multi_processor_count=108
+    )
+    cuda.is_bf16_supported = lambda *_, **__: True
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved"):
+        setattr(cuda, name, lambda *_: 0)
+    cuda.reset_peak_memory_stats = lambda *_: None
     torch.backends.cuda.is_built = lambda: False
     load = torch.load
 
