@@ -54,6 +54,11 @@ class _GpusOnTheCpu(TorchFunctionMode):
             return args[0]
         if func is torch.device:
             return func(*args, **kwargs)  # a device is placed when it is used
+        if isinstance(device := kwargs.get("device"), int):
+            kwargs = {**kwargs, "device": torch.device("cuda", device)}
+        moves = func is torch.Tensor.to or func is torch._C._nn._parse_to
+        if moves:  # to a device that may be a mere number
+            args = [torch.device("cuda", each) if type(each) is int else each for each in args]
         args = tuple(self._place(value) for value in args)
         return func(*args, **{name: self._place(value) for name, value in kwargs.items()})
 
@@ -111,7 +116,11 @@ def _pretend_gpus(record: Recorder) -> None:
     def load_on_cpu(*args: Any, map_location: Any = None, **kwargs: Any) -> Any:
         return load(*args, map_location="cpu", **kwargs)
 
-    torch.load = load_on_cpu
+    class Generator(torch.Generator):
+        def __new__(cls, device: Any = None) -> torch.Generator:
+            return super().__new__(cls)
+
+    torch.load, torch.Generator = load_on_cpu, Generator
     torch.Tensor.pin_memory = lambda self, *_: self
     _GpusOnTheCpu(note).__enter__()
 
