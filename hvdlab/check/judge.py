@@ -33,7 +33,7 @@ def judge(script: Script, name: str, recording: Recording) -> Verdict:
         "init": lambda: _init(ranks),
         "device": lambda: _device(ranks),
         "rate": lambda: _rate(script, ranks),
-        "optimizer": lambda: _optimizer(script, ranks),
+        "optimizer": lambda: _optimizer(script, recording, ranks),
         "broadcast": lambda: _broadcast(script, ranks),
         "shard": lambda: data(script, ranks),
         "rank0": lambda: _rank0(script, recording, ranks),
@@ -204,7 +204,7 @@ def _pairs(ranks: list[Rank], phase: int) -> list[tuple]:
     return list(zip(*(rank.phase(phase).steps for rank in ranks), strict=False))
 
 
-def _optimizer(script: Script, ranks: list[Rank]) -> Finding:
+def _optimizer(script: Script, recording: Recording, ranks: list[Rank]) -> Finding:
     pairs = [pair for phase in (0, 1) for pair in _pairs(ranks, phase)]
     if not pairs:
         return UNSEEN, "the run ended before the first step"
@@ -214,7 +214,7 @@ def _optimizer(script: Script, ranks: list[Rank]) -> Finding:
     if min(sent) < len(pairs):
         told = f"gradients were averaged before {min(sent)} of {len(pairs)} steps"
     if equal == len(pairs) and min(sent) == len(pairs):
-        wrong = _size(script, ranks)
+        wrong = _size(script, ranks) or _too_early(recording)
         return (WRONG, wrong) if wrong else (DONE, told)
     if not any(sent):
         return OPEN, f"in {len(pairs)} steps no rank sent its gradients to the other"
@@ -238,6 +238,12 @@ def _size(script: Script, ranks: list[Rank]) -> str:
     if times == 1 / RANKS:
         return f"the gradients are divided by {RANKS} twice: each step is {RANKS} times too small"
     return ""
+
+
+def _too_early(recording: Recording) -> str:
+    """What the runtime has said of steps that come before the last of their backward passes."""
+    lines = (line for logged in recording.logged for line in logged)
+    return next((line for line in lines if "backward passes: each call reduces" in line), "")
 
 
 def _broadcast(script: Script, ranks: list[Rank]) -> Finding:
