@@ -32,7 +32,9 @@ _NAMES = {
         "broadcast_parameters", "broadcast_variables", "BroadcastGlobalVariablesCallback",
         "BroadcastGlobalVariablesHook", "broadcast_global_variables",
     },
-    "shard": {"DistributedSampler", "shard", "num_replicas", "divided by size()"},
+    "shard": {
+        "DistributedSampler", "shard", "num_replicas", "divided by size()", "sliced by rank()",
+    },
     "rank0": {"rank"},
     "resume": {"broadcast_object"},
     "metrics": {"allreduce", "MetricAverageCallback", "allgather"},
@@ -119,6 +121,8 @@ def _names(tree: ast.AST) -> set[str]:
         if isinstance(node, ast.Attribute | ast.Name | ast.keyword)
     }
     for node in ast.walk(tree):
+        if isinstance(node, ast.Slice) and any(map(_is_rank, ast.walk(node))):
+            found.add("sliced by rank()")
         if isinstance(node, ast.BinOp):
             if isinstance(node.op, ast.Mult) and (_is_size(node.left) or _is_size(node.right)):
                 found.add("times size()")
@@ -126,6 +130,10 @@ def _names(tree: ast.AST) -> set[str]:
             if divides and any(map(_is_size, ast.walk(node.right))):
                 found.add("divided by size()")
     return found
+
+
+def _is_rank(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "rank"
 
 
 def _is_size(node: ast.AST) -> bool:

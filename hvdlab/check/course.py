@@ -131,10 +131,9 @@ BEGUN = {"05": "work/my_keras.py", "06": "work/my_torch.py", "07": "work/my_tens
 
 
 def options_of(text: str) -> set[str]:
-    """The options that a script declares, such as "--epochs", by whatever library."""
-    calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
-    words = (word.value for call in calls for word in call.args if isinstance(word, ast.Constant))
-    return {word for word in words if isinstance(word, str) and word.startswith("--")}
+    """The options that a script names, such as "--epochs", by whatever library it reads them."""
+    nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+    return {n.value for n in nodes if isinstance(n.value, str) and n.value.startswith("--")}
 
 
 def fitting(phases: list[list[str]], options: set[str]) -> list[list[str]]:

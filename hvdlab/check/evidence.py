@@ -27,6 +27,7 @@ class Step:
     own: list[float] | None = None  # a sketch of this rank's gradients before they were reduced
     used: list[float] | None = None  # and of those that the step used
     without: int = 0  # parameters that got no gradient
+    again: bool = False  # without another backward pass, as of a second optimizer
 
 
 @dataclass
@@ -125,6 +126,8 @@ def _read_rank(events: list[Event]) -> Rank:
         if not rank.phases:
             continue
         phase = rank.phases[-1]
+        if kind == "batch" and _is_inside(event["ids"], ids):
+            continue
         if kind == "batch" and event["train"]:
             ids = ids + event["ids"]
             if tests or not phase.epochs:
@@ -153,11 +156,21 @@ def _read_rank(events: list[Event]) -> Rank:
             fields = {name: event[name] for name in ("lr", "grads", "before", "after", "elements")}
             fields |= {name: event[name] for name in ("own", "used", "without") if name in event}
             fields |= {"ids": ids, "loss": loss, "expected": expected, "reduced": reduced}
+            fields["again"] = bool(phase.steps) and not ids and loss is None
             phase.epochs[-1].steps.append(Step(**fields))
             ids, loss, expected, reduced = [], None, None, 0
         elif kind == "end":
             phase.error, phase.where, phase.ended = event["error"], event.get("where", ""), True
     return rank
+
+
+def _is_inside(new: list[int | str], ids: list[int | str]) -> bool:
+    """Whether a part of a model got what another part has made of the images."""
+    return _is_known(ids) and not _is_known(new)
+
+
+def _is_known(ids: list[int | str]) -> bool:
+    return any(isinstance(each, int) or each.startswith("t") for each in ids)
 
 
 def parted(phase: Phase) -> list[list[int | str]]:

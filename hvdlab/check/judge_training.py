@@ -31,7 +31,8 @@ def data(script: Script, ranks: list[Rank]) -> Finding:
     told = f"of {whole} images rank 0 read {len(first[0])} in epoch 1, rank 1 {len(first[1])}"
     told += f", {len(common)} of them also read by rank 0"
     complete = all(len(mine) > 1 for mine in epochs)
-    idle = [sum(not step.ids for step in rank.phase(0).epochs[0].steps) for rank in ranks]
+    epoch = [rank.phase(0).epochs[0].steps for rank in ranks]
+    idle = [sum(not step.ids and not step.again for step in steps) for steps in epoch]
     if any(idle):
         return WRONG, f"{told}; {max(idle)} steps of epoch 1 got no images"
     if total > 1.1 * whole:
