@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .course import ALL, LABS, CheckError, Script, find, fitting, options_of, script_of
+from .course import ALL, LABS, CheckError, Script, arguments_for, find, options_of, script_of
 from .judge import judge
 from .run import TIME_S, Recording, observe
 from .verdict import StepVerdict, Verdict
@@ -33,5 +33,5 @@ def check(lab: str, script: str | os.PathLike[str] | None = None, limit: float =
     """
     path = Path(script) if script is not None else find(lab)
     known = script_of(lab, path)
-    phases = fitting(known.phases(), options_of(path.read_text()))
+    phases = arguments_for(known.phases(), options_of(path.read_text()))
     return judge(known, path.name, observe(path, phases, limit))

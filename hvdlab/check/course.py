@@ -136,7 +136,7 @@ def options_of(text: str) -> set[str]:
     return {n.value for n in nodes if isinstance(n.value, str) and n.value.startswith("--")}
 
 
-def fitting(phases: list[list[str]], options: set[str]) -> list[list[str]]:
+def arguments_for(phases: list[list[str]], options: set[str]) -> list[list[str]]:
     """The arguments of each run, as far as the script takes them, under its own names."""
 
     def own(argument: str) -> list[str]:

@@ -91,7 +91,7 @@ def observe(
         folder = Path(place).resolve()
         _write_data(folder / "data")
         for rank in range(RANKS):
-            _copy(script, folder / f"rank-{rank}" / "work")
+            copy_folder(script, folder / f"rank-{rank}" / "work")
             (folder / f"rank-{rank}" / "logs").mkdir()
         for name in ("tmp", "home"):
             (folder / name).mkdir()
@@ -120,7 +120,7 @@ def _write_data(folder: Path) -> None:
         np.savez(folder / f"{name}.npz", **parts)
 
 
-def _copy(script: Path, target: Path) -> None:
+def copy_folder(script: Path, target: Path) -> None:
     """The script and the small files beside it, such as modules and options, also in folders."""
     target.mkdir(parents=True)
     shutil.copy(script, target / script.name)

@@ -11,8 +11,9 @@ import pytest
 
 from hvdlab.check import CheckError
 from hvdlab.check.catch_up import catch_up, halfway, up_to
-from hvdlab.check.course import ALL, script_of
+from hvdlab.check.course import ALL, arguments_for, find, options_of, script_of
 from hvdlab.check.mistakes import all_mistakes, fitting
+from hvdlab.check.run import copy_folder
 from hvdlab.check.sabotage import hide, known_as, reveal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,6 +131,41 @@ def test_catch_up_keeps_what_is_the_students_own(script):
     # Where both changed a line, the step wins, and the rest of the student's stays.
     mine = mine.replace("args.base_lr", "args.base_lr * 3")
     assert own in catch_up(script, mine, up_to(11))
+
+
+@pytest.mark.parametrize("script", ALL, ids=lambda script: script.name)
+def test_a_script_of_the_course_gets_all_options(script):
+    assert (
+        arguments_for(script.phases(), options_of(script.solution.read_text())) == script.phases()
+    )
+
+
+def test_other_scripts_get_the_options_that_they_name():
+    text = 'for name, kind in (("--num-epochs", int), ("--lr", float)):\n    add(name, type=kind)\n'
+    first, second = arguments_for(ALL[0].phases(), options_of(text))
+    assert first == ["--num-epochs=2", "--lr=0.01"] and second == ["--num-epochs=3"]
+    assert ALL[0].base_lr(first) == 0.01 and ALL[0].base_lr(second) == 0.02
+    assert arguments_for(ALL[0].phases(), options_of("print(1)")) == [[], []]
+
+
+def test_the_labs_own_script_is_found_from_any_folder_of_the_course(tmp_path, monkeypatch):
+    begun = tmp_path / "labs" / "06_pytorch" / "work" / "my_torch.py"
+    begun.parent.mkdir(parents=True)
+    begun.write_text("")
+    for folder in (tmp_path, tmp_path / "labs", tmp_path / "labs" / "06_pytorch", begun.parent):
+        monkeypatch.chdir(folder)
+        assert find("6") == begun
+
+
+def test_what_lies_beside_a_script_goes_with_it(tmp_path):
+    for name in ("train.py", "options.yaml", "net/__init__.py", ".secret", "__pycache__/x.pyc"):
+        path = tmp_path / "theirs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    (tmp_path / "theirs" / "large.bin").write_bytes(bytes(2 << 20))
+    copy_folder(tmp_path / "theirs" / "train.py", tmp_path / "copy")
+    found = {str(p.relative_to(tmp_path / "copy")) for p in (tmp_path / "copy").rglob("*.*")}
+    assert found == {"train.py", "options.yaml", "net/__init__.py"}
 
 
 def test_the_command_says_what_it_can_not_check(tmp_path):
