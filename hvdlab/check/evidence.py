@@ -21,7 +21,8 @@ class Step:
     after: str
     elements: int
     ids: list[int | str] = field(default_factory=list)
-    loss: float | None = None
+    loss: float | None = None  # of the last backward pass
+    passes: int = 0  # backward passes
     reduced: int = 0  # elements that went through an allreduce for it
     expected: float | None = None  # the mean cross entropy of what the model said
     own: list[float] | None = None  # a sketch of this rank's gradients before they were reduced
@@ -108,7 +109,7 @@ def _read_rank(events: list[Event]) -> Rank:
     ids: list[int | str] = []
     loss: float | None = None
     expected: float | None = None
-    reduced, tests = 0, False
+    passes, reduced, tests = 0, 0, False
     lists = {"init": rank.inits, "gpu": rank.gpus, "threads": rank.threads, "fit": rank.fits,
              "outside": rank.outside, "network": rank.network}  # fmt: skip
     for event in events:
@@ -117,7 +118,7 @@ def _read_rank(events: list[Event]) -> Rank:
             lists[kind].append({**event, "phase": len(rank.phases)})
         elif kind == "phase":
             rank.phases.append(Phase())
-            ids, loss, expected, reduced, tests = [], None, None, 0, False
+            ids, loss, expected, passes, reduced, tests = [], None, None, 0, 0, False
             rank.phases[-1].arguments = event.get("arguments", [])
         elif kind == "finished":
             rank.finished = True
@@ -140,7 +141,7 @@ def _read_rank(events: list[Event]) -> Rank:
             phase.epochs[-1].right += event["count"]
             phase.epochs[-1].seen += event["of"]
         elif kind == "loss":
-            loss = event["value"]
+            loss, passes = event["value"], passes + 1
         elif kind == "expected":
             expected = event["value"]
         elif kind == "collective":
@@ -155,10 +156,11 @@ def _read_rank(events: list[Event]) -> Rank:
                 phase.epochs.append(Epoch())
             fields = {name: event[name] for name in ("lr", "grads", "before", "after", "elements")}
             fields |= {name: event[name] for name in ("own", "used", "without") if name in event}
-            fields |= {"ids": ids, "loss": loss, "expected": expected, "reduced": reduced}
+            fields |= {"ids": ids, "loss": loss, "expected": expected, "passes": passes}
+            fields["reduced"] = reduced
             fields["again"] = bool(phase.steps) and not ids and loss is None
             phase.epochs[-1].steps.append(Step(**fields))
-            ids, loss, expected, reduced = [], None, None, 0
+            ids, loss, expected, passes, reduced = [], None, None, 0, 0
         elif kind == "end":
             phase.error, phase.where, phase.ended = event["error"], event.get("where", ""), True
     return rank

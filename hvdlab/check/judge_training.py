@@ -81,8 +81,12 @@ def _times(pair: tuple[Step, ...]) -> float | None:
 
 
 def _share_of_the_loss(steps: list[Step]) -> float:
-    """1/N where the loss is the Nth part of the cross entropy, N where it is N times that."""
-    shares = [step.loss / step.expected for step in steps if step.loss and step.expected]
+    """1/N where the loss is the Nth part of the cross entropy, N where it is N times that.
+
+    The losses of several backward passes before a step are taken for parts of one.
+    """
+    known = [step for step in steps if step.loss and step.expected]
+    shares = [step.passes * step.loss / step.expected for step in known]
     for share in (1 / RANKS, RANKS):
         if shares and all(abs(each - share) <= 0.05 * share for each in shares):
             return share
