@@ -22,7 +22,7 @@ class Step:
     elements: int
     ids: list[int | str] = field(default_factory=list)
     loss: float | None = None  # of the last backward pass
-    passes: int = 0  # backward passes
+    passes: int = 0  # batches
     reduced: int = 0  # elements that went through an allreduce for it
     expected: float | None = None  # the mean cross entropy of what the model said
     own: list[float] | None = None  # a sketch of this rank's gradients before they were reduced
@@ -130,7 +130,7 @@ def _read_rank(events: list[Event]) -> Rank:
         if kind == "batch" and _is_inside(event["ids"], ids):
             continue
         if kind == "batch" and event["train"]:
-            ids = ids + event["ids"]
+            ids, passes = ids + event["ids"], passes + 1
             if tests or not phase.epochs:
                 phase.epochs.append(Epoch())
                 tests = False
@@ -141,7 +141,7 @@ def _read_rank(events: list[Event]) -> Rank:
             phase.epochs[-1].right += event["count"]
             phase.epochs[-1].seen += event["of"]
         elif kind == "loss":
-            loss, passes = event["value"], passes + 1
+            loss = event["value"]
         elif kind == "expected":
             expected = event["value"]
         elif kind == "collective":

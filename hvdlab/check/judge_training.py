@@ -83,7 +83,7 @@ def _times(pair: tuple[Step, ...]) -> float | None:
 def _share_of_the_loss(steps: list[Step]) -> float:
     """1/N where the loss is the Nth part of the cross entropy, N where it is N times that.
 
-    The losses of several backward passes before a step are taken for parts of one.
+    The losses of several batches before a step are taken for parts of one.
     """
     known = [step for step in steps if step.loss and step.expected]
     shares = [step.passes * step.loss / step.expected for step in known]
