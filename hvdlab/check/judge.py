@@ -167,7 +167,8 @@ def _rate(script: Script, ranks: list[Rank]) -> Finding:
         if len(rank_epochs := ranks[0].phase(0).epochs) < 2 and max(top) < base * factor:
             return UNSEEN, f"{told}, but the run ended in epoch {len(rank_epochs)}"
         *_, last = rates = [step.lr for step in steps[0]]
-        if base * 1.02 < last < base * factor and last == top[0] > rates[0]:
+        grows = base * 1.02 < last < base * factor and last == top[0] > rates[0]
+        if grows and "schedule" not in script.lacks:
             return UNSEEN, f"{told}, and still growing in the last step"
         unscaled = factor > 1 and all(_near(value, base) for value in top)
         return OPEN if unscaled else WRONG, told
