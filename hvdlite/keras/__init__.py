@@ -4,6 +4,7 @@
 # fmt: off
 import functools as _functools
 
+import hvdnames as _hvdnames
 import keras as _keras
 
 from hvdlite import *
@@ -15,7 +16,7 @@ from hvdlite.keras.functions import (
 )
 from hvdlite.objects import allgather_object, broadcast_object
 from hvdlite.request import ADASUM as Adasum, AVERAGE as Average, SUM as Sum
-from hvdlite.keras import callbacks, keras2 as _keras2
+from hvdlite.keras import callbacks
 from hvdlite.keras.models import load as _load
 from hvdlite.keras.optimizer import backend as _backend
 
@@ -26,7 +27,7 @@ else:
 from hvdlite.keras import elastic
 # fmt: on
 
-_keras2.advise()
+_hvdnames.supply()
 
 load_model = _functools.partial(_load, _keras)
 

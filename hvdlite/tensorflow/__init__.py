@@ -2,6 +2,8 @@
 
 # ruff: noqa: F403, I001
 # fmt: off
+import hvdnames as _hvdnames
+
 from hvdlite import *
 from hvdlite import __all__ as _basics
 from hvdlite.calls import barrier
@@ -32,3 +34,5 @@ __all__ = [
     "process_set_included_op", "rank_op", "reducescatter", "size_op",
 ]
 # fmt: on
+
+_hvdnames.supply()

@@ -1,0 +1,187 @@
+"""What TensorFlow 1 had and TensorFlow 2 has in `tensorflow.compat.v1` only.
+
+A module of the program that asks for such a name gets it from there, and from then on its `tf` is
+`tensorflow.compat.v1`. The first name that builds or runs a graph switches TensorFlow's second
+behaviour off, as programs of TensorFlow 1 want it; those in `EAGER` don't, as programs of Keras
+use them. Libraries are left alone: many look for old names to find TensorFlow's version.
+"""
+
+import functools
+import importlib
+import sys
+import sysconfig
+from collections.abc import Callable
+from types import FrameType, ModuleType, SimpleNamespace
+from typing import Any
+
+from hvdnames import used
+from hvdnames.imports import missing, no_attribute
+
+# They have a meaning, or do no harm, outside a graph.
+EAGER = """ConfigProto GPUOptions GraphDef GraphKeys GraphOptions OptimizerOptions RunMetadata
+    RunOptions Session app estimator flags gfile logging reset_default_graph set_random_seed
+    VERSION GIT_VERSION COMPILER_VERSION to_float to_double to_int32 to_int64 log
+    disable_eager_execution disable_v2_behavior enable_v2_behavior enable_eager_execution
+    enable_resource_variables""".split()  # noqa: SIM905
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_MODES = {"EVAL": "eval", "PREDICT": "infer", "TRAIN": "train"}
+_stays_eager = False
+
+
+def _of_the_program(frame: FrameType | None) -> bool:
+    """Whether code that asks for a name is the user's own, and not a library's."""
+    path = frame.f_code.co_filename if frame else "<"
+    at_hand = not path.startswith("<") or path in ("<stdin>", "<string>") or "ipython" in path
+    installed = path.startswith(_LIBRARIES) or "site-packages" in path or "dist-packages" in path
+    return at_hand and not installed
+
+
+def _without_v2(name: str) -> None:
+    import tensorflow as tf
+
+    if _stays_eager or not tf.executing_eagerly() or name.rpartition(".")[2] in EAGER:
+        return
+    if tf.inside_function():
+        return
+    tf.compat.v1.disable_v2_behavior()
+
+
+def _first_version(tf: ModuleType, part: str, name: str) -> Any:
+    """The name in a part ("", "train", ...) of tensorflow.compat.v1; raises AttributeError."""
+    if (part, name) == ("", "estimator"):
+        return _estimator()
+    if (part, name) == ("", "enable_eager_execution"):
+        return _enable_eager_execution
+    if (part, name) == ("", "set_random_seed"):
+        return _set_random_seed
+    if (part, name) == ("", "layers"):
+        return importlib.import_module("tf_keras.api._v1.keras.__internal__.legacy.layers")
+    if (part, name) == ("", "contrib"):
+        advice = "TensorFlow 2 has no tf.contrib: use what took its place (tf.keras, tf_slim, ...)"
+        raise no_attribute(tf, name, advice)
+    owner = tf.compat.v1
+    for each in filter(None, part.split(".")):
+        owner = getattr(owner, each)
+    try:
+        return getattr(owner, name)
+    except AttributeError:
+        raise no_attribute(tf, name) from None
+
+
+def _look_up(tf: ModuleType, part: str, module: ModuleType, name: str) -> Any:
+    frame = sys._getframe(2)  # whoever asks `module` for it
+    while frame and frame.f_globals.get("__name__") in (__name__, "hvdnames.imports"):
+        frame = frame.f_back
+    while frame and frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back  # `from tensorflow import name`
+    if name.startswith("_") or not _of_the_program(frame):
+        raise no_attribute(module, name)
+    found = _first_version(tf, part, name)
+    _without_v2(name)
+    asked = ".".join(filter(None, ("tf", part, name)))
+    as_first = not tf.executing_eagerly() or _stays_eager
+    used(f"{asked} (and all of TensorFlow 1 from there on)" if as_first else asked)
+    if as_first:
+        for known, value in list(frame.f_globals.items()):
+            if value is tf:
+                frame.f_globals[known] = tf.compat.v1
+        _complete(tf)
+    return found
+
+
+@functools.cache
+def _complete(tf: ModuleType) -> None:
+    """What tensorflow.compat.v1 lacks by itself beside Keras 3."""
+    v1 = tf.compat.v1
+    for name in ("layers", "estimator", "enable_eager_execution"):
+        try:
+            setattr(v1, name, _first_version(tf, "", name))
+        except ImportError:
+            pass  # tf_keras is not installed
+    v1.keras = tf.keras  # the one that the program imported before
+
+
+def _set_random_seed(seed: int) -> None:
+    """Seed the operations of eager code and of the graph, whichever it is going to be."""
+    import tensorflow as tf
+
+    tf.random.set_seed(seed)
+    tf.compat.v1.get_default_graph().seed = seed
+
+
+def _enable_eager_execution(*args: Any, **kwargs: Any) -> None:
+    """Stay with eager execution, which is TensorFlow's own way now."""
+    global _stays_eager
+    _stays_eager = True
+
+
+def _estimator() -> Any:
+    """`tf.estimator`: the package of that name where it is installed, else its constants."""
+    try:
+        return importlib.import_module("tensorflow_estimator.python.estimator.api._v1.estimator")
+    except ImportError:
+        return _Constants(ModeKeys=SimpleNamespace(**_MODES))
+
+
+class _Constants(SimpleNamespace):
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"tf.estimator.{name}: TensorFlow has removed its estimators in version 2.16. Run this "
+            "program with an older TensorFlow, or train with Keras or a session"
+        )
+
+
+def _patch_optimizers(tf: ModuleType) -> None:
+    """Optimizers of TensorFlow 1 take Keras 3's variables: those of TensorFlow inside them."""
+    kind = tf.compat.v1.train.Optimizer
+
+    def unwrapped(variables: Any) -> Any:
+        return [each.value if hasattr(each, "path") else each for each in variables]
+
+    original, compute = kind.apply_gradients, kind.compute_gradients
+
+    @functools.wraps(original)
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        pairs = list(grads_and_vars)
+        variables = unwrapped(variable for _, variable in pairs)
+        pairs = [(pair[0], variable) for pair, variable in zip(pairs, variables, strict=True)]
+        return original(self, pairs, *args, **kwargs)
+
+    @functools.wraps(compute)
+    def compute_gradients(self: Any, loss: Any, var_list: Any = None, *args: Any, **kw: Any) -> Any:
+        var_list = unwrapped(var_list) if isinstance(var_list, list | tuple) else var_list
+        return compute(self, loss, var_list, *args, **kw)
+
+    kind.apply_gradients, kind.compute_gradients = apply_gradients, compute_gradients
+
+
+def _tensorflow(tf: ModuleType) -> None:
+    missing(tf, functools.partial(_look_up, tf, "", tf))
+    for part in vars(tf.compat.v1):
+        module = vars(tf).get(part)
+        if type(module) is ModuleType and not part.startswith("_"):
+            missing(module, functools.partial(_look_up, tf, part, module))
+    _patch_lazy_modules(tf)
+    _patch_optimizers(tf)
+
+
+def _patch_lazy_modules(tf: ModuleType) -> None:
+    """tf.losses and tf.metrics, which are Keras's and find their names by themselves."""
+    kind: Any = type(vars(tf)["losses"])
+    if "__getattr__" not in vars(kind):
+        return
+    original: Callable[[Any, str], Any] = kind.__getattr__
+    parts = {id(vars(tf)[part]): part for part in ("losses", "metrics", "initializers")}
+
+    def __getattr__(self: Any, name: str) -> Any:
+        try:
+            return original(self, name)
+        except AttributeError:
+            if id(self) not in parts:
+                raise
+            return _look_up(tf, parts[id(self)], self, name)
+
+    kind.__getattr__ = __getattr__
+
+
+PATCHES = {"tensorflow": _tensorflow}
