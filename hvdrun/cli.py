@@ -4,7 +4,7 @@ import sys
 
 from hvdrun import check_build
 from hvdrun.errors import LaunchError, say
-from hvdrun.options import parse
+from hvdrun.options import completion, parse
 from hvdrun.run import run_command
 
 
@@ -14,6 +14,9 @@ def main(argv: list[str] | None = None) -> int:
         args = parse(sys.argv[1:] if argv is None else argv)
         if args.check_build:
             print(check_build.report(), end="")
+            return 0
+        if args.completion:
+            print(completion(), end="")
             return 0
         if args.verbose and (args.mpi or args.gloo):
             say("--mpi and --gloo are the same here: there is one runtime, on MPI")

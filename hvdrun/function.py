@@ -12,7 +12,7 @@ from typing import Any
 
 import cloudpickle
 
-from hvdrun.errors import LaunchError
+from hvdrun.options import discovered
 from hvdrun.run import run_command
 
 
@@ -35,12 +35,12 @@ def run(
 
     The function may be defined anywhere, a notebook's cell included; it travels with what it uses.
     Its output appears while it runs. The arguments are horovodrun's options under Horovod's names;
-    those of elastic training do nothing, but for host_discovery_script, which raises LaunchError.
+    those of elastic training do nothing, but for host_discovery_script, which is asked once.
     Raises TypeError for a function that can't travel, RuntimeError with the rank's traceback where
     the function fails, KeyboardInterrupt after an interrupt; no rank is left then.
     """
     if host_discovery_script:
-        raise LaunchError("hvdlite.run: host_discovery_script is not supported; name the hosts")
+        hosts = discovered(host_discovery_script)
     interfaces = network_interfaces or network_interface
     with tempfile.TemporaryDirectory(prefix="hvdlite-run-") as folder:
         Path(folder, "call").write_bytes(_pack(func, args, kwargs or {}))

@@ -7,41 +7,49 @@ and as a launcher has to start fast.
 import argparse
 import os
 import re
+import shlex
+import subprocess
 from typing import Any
 
 from hvdlite._version import __version__
 from hvdrun.errors import LaunchError, say
 
 # Option, kind, variable (after HOROVOD_), section of Horovod's YAML file, help. What says
-# "accepted" has no meaning here.
+# "no effect here" has no meaning.
 _TABLE = """
 fusion-threshold-mb MiB FUSION_THRESHOLD params size of the fusion buffer in MiB
-cycle-time-ms number CYCLE_TIME params accepted
-cache-capacity number CACHE_CAPACITY params accepted
+cycle-time-ms number CYCLE_TIME params no effect here
+cache-capacity number CACHE_CAPACITY params no effect here
 hierarchical-allreduce switch HIERARCHICAL_ALLREDUCE params reduce inside each host first
-hierarchical-allgather switch HIERARCHICAL_ALLGATHER params accepted
-torus-allreduce switch TORUS_ALLREDUCE params accepted
-autotune switch AUTOTUNE autotune accepted
-autotune-log-file text AUTOTUNE_LOG autotune accepted
-autotune-warmup-samples number AUTOTUNE_WARMUP_SAMPLES autotune accepted
-autotune-steps-per-sample number AUTOTUNE_STEPS_PER_SAMPLE autotune accepted
-autotune-bayes-opt-max-samples number AUTOTUNE_BAYES_OPT_MAX_SAMPLES autotune accepted
-autotune-gaussian-process-noise number AUTOTUNE_GAUSSIAN_PROCESS_NOISE autotune accepted
+hierarchical-allgather switch HIERARCHICAL_ALLGATHER params no effect here
+torus-allreduce switch TORUS_ALLREDUCE params no effect here
+autotune switch AUTOTUNE autotune no effect here
+autotune-log-file text AUTOTUNE_LOG autotune no effect here
+autotune-warmup-samples number AUTOTUNE_WARMUP_SAMPLES autotune no effect here
+autotune-steps-per-sample number AUTOTUNE_STEPS_PER_SAMPLE autotune no effect here
+autotune-bayes-opt-max-samples number AUTOTUNE_BAYES_OPT_MAX_SAMPLES autotune no effect here
+autotune-gaussian-process-noise number AUTOTUNE_GAUSSIAN_PROCESS_NOISE autotune no effect here
 timeline-filename text TIMELINE timeline write a timeline of all collectives to this file
 timeline-mark-cycles switch TIMELINE_MARK_CYCLES timeline mark cycles in the timeline
 stall-check inverse STALL_CHECK_DISABLE stall_check warn when ranks wait for others (the default)
 stall-check-warning-time-seconds number STALL_CHECK_TIME_SECONDS stall_check wait before a warning
 stall-check-shutdown-time-seconds number STALL_SHUTDOWN_TIME_SECONDS stall_check wait before the end
-mpi-threads-disable switch MPI_THREADS_DISABLE library_options accepted
-num-nccl-streams number NUM_NCCL_STREAMS library_options accepted
-thread-affinity number THREAD_AFFINITY library_options accepted
-gloo-timeout-seconds number GLOO_TIMEOUT_SECONDS library_options accepted
-log-level level LOG_LEVEL logging accepted
-log-with-timestamp inverse LOG_HIDE_TIME logging accepted
+mpi-threads-disable switch MPI_THREADS_DISABLE library_options no effect here
+num-nccl-streams number NUM_NCCL_STREAMS library_options no effect here
+thread-affinity number THREAD_AFFINITY library_options no effect here
+gloo-timeout-seconds number GLOO_TIMEOUT_SECONDS library_options no effect here
+log-level level LOG_LEVEL logging no effect here
+log-with-timestamp inverse LOG_HIDE_TIME logging no effect here
 """
 _SETTINGS = [line.split(maxsplit=4) for line in _TABLE.strip().splitlines()]
 _ELASTIC = """--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout
---reset-limit --blacklist-cooldown-range"""
+--reset-limit"""
+# The groups of Horovod's --help, by the sections of its YAML file.
+_GROUPS = {
+    "params": "tuneable parameter arguments", "autotune": "autotune arguments",
+    "timeline": "timeline arguments", "stall_check": "stall check arguments",
+    "library_options": "library arguments", "logging": "logging arguments",
+}  # fmt: skip
 
 
 class _Parser(argparse.ArgumentParser):
@@ -77,7 +85,7 @@ _KINDS = {
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """All options that Horovod's launcher has; those without a meaning here say "accepted"."""
+    """All options that Horovod's launcher has; those without a meaning here say so."""
     parser = _Parser(
         prog="horovodrun",
         allow_abbrev=False,
@@ -85,38 +93,51 @@ def make_parser() -> argparse.ArgumentParser:
         description="Start COMMAND as N ranks. All that follows COMMAND belongs to it.",
     )
     add = parser.add_argument
+    group = {key: parser.add_argument_group(title).add_argument for key, title in _GROUPS.items()}
     add("-np", "-n", "--num-proc", dest="np", metavar="N", help="how many ranks")
     add("-v", "--version", action="version", version=__version__, help="print the version")
     add("-cb", "--check-build", action="store_true", help="print what this installation can do")
+    add(
+        "--completion",
+        choices=["bash"],
+        help='for the shell: eval "$(horovodrun --completion bash)"',
+    )
     add("--verbose", action="store_true", help="say what is found and started")
-    hosts = parser.add_mutually_exclusive_group()
-    hosts.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="default: this machine")
-    hosts.add_argument("-hostfile", "--hostfile", metavar="FILE", help="lines 'HOST slots=N'")
-    add("-p", "--ssh-port", type=int, help="ssh port of the other hosts")
-    add("-i", "--ssh-identity-file", metavar="FILE", help="ssh key for the other hosts")
+    add("--disable-cache", action="store_true", help="no effect here; no check is cached")
     seconds = os.environ.get("HOROVOD_START_TIMEOUT", "30")
     text = "time for other hosts to answer (HOROVOD_START_TIMEOUT)"
     add("--start-timeout", type=amount, metavar="SECONDS", default=seconds, help=text)
     add("--network-interfaces", "--network-interface", action="extend", type=_names, dest="nics",
         metavar="NAME,...", default=[], help="network cards to use")  # fmt: skip
     add("--output-filename", metavar="DIR", help="also write DIR/rank.N/stdout and stderr")
-    names = ("-prefix-timestamp", "--prefix-output-with-timestamp")
-    add(*names, action="store_true", dest="timestamps", help="put the time before each line")
-    add("--mpi-args", default="", metavar="ARGS", help="more arguments for mpirun")
-    add("--binding-args", default="", metavar="ARGS", help="mpirun's binding; default: none")
-    add("--tcp", action="store_true", help="only TCP between hosts, no InfiniBand")
     add("--config-file", metavar="FILE", help="YAML file with the settings below")
+    hosts = parser.add_argument_group("host arguments").add_mutually_exclusive_group()
+    hosts.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="default: this machine")
+    hosts.add_argument("-hostfile", "--hostfile", metavar="FILE", help="lines 'HOST slots=N'")
+    text = "prints lines HOST:N; it is asked once, at the start"
+    hosts.add_argument("--host-discovery-script", dest="discovery", metavar="X", help=text)
+    ssh = parser.add_argument_group("SSH arguments").add_argument
+    ssh("-p", "--ssh-port", type=int, help="ssh port of the other hosts")
+    ssh("-i", "--ssh-identity-file", metavar="FILE", help="ssh key for the other hosts")
+    controller = parser.add_argument_group("controller arguments").add_argument
     for name in ("--mpi", "--gloo", "--jsrun"):
-        text = "not supported" if name == "--jsrun" else "accepted; there is one runtime"
-        add(name, action="store_true", help=text)
-    add("--disable-cache", action="store_true", help="accepted; no check is cached")
-    for name, kind, variable, _, text in _SETTINGS:
-        add(f"--{name}", help=f"{text} (HOROVOD_{variable})", **_KINDS[kind][0])
+        text = "not supported" if name == "--jsrun" else "no effect here; there is one runtime"
+        controller(name, action="store_true", help=text)
+    library, logging = group["library_options"], group["logging"]
+    library("--mpi-args", default="", metavar="ARGS", help="more arguments for mpirun")
+    library("--binding-args", default="", metavar="ARGS", help="mpirun's binding; default: none")
+    library("--tcp", action="store_true", help="only TCP between hosts, no InfiniBand")
+    for name, kind, variable, section, text in _SETTINGS:
+        group[section](f"--{name}", help=f"{text} (HOROVOD_{variable})", **_KINDS[kind][0])
+    names = ("-prefix-timestamp", "--prefix-output-with-timestamp")
+    logging(*names, action="store_true", dest="timestamps", help="put the time before each line")
     old = {"dest": "log_with_timestamp", "default": None, "help": "an older spelling"}
-    add("--no-log-hide-timestamp", action="store_true", **old)
-    add("--log-hide-timestamp", "--log-without-timestamp", action="store_false", **old)
-    add(*_ELASTIC.split(), dest="elastic", metavar="X", help="accepted; the ranks stay the same")
-    add("--host-discovery-script", dest="discovery", metavar="X", help="not supported")
+    logging("--no-log-hide-timestamp", action="store_true", **old)
+    logging("--log-hide-timestamp", "--log-without-timestamp", action="store_false", **old)
+    elastic = parser.add_argument_group("elastic arguments").add_argument
+    same = {"dest": "elastic", "metavar": "X", "help": "no effect here; the ranks stay the same"}
+    elastic(*_ELASTIC.split(), **same)
+    elastic("--blacklist-cooldown-range", nargs=2, **same)
     add("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     return parser
 
@@ -133,11 +154,30 @@ def parse(argv: list[str]) -> argparse.Namespace:
         hosts = f"{args.hosts},{args.command[0]}".strip(",")
         raise LaunchError(f"{args.command[0]} stands after a blank, so it would be the command; "
                           f"write -H {hosts}")  # fmt: skip
-    if args.elastic is not None:
+    if args.discovery:
+        args.hosts = discovered(args.discovery)
+    if args.elastic is not None or args.discovery:
         say("elastic training keeps its ranks here: as many as -np says, from start to end")
-    if args.jsrun or args.discovery:
-        raise LaunchError("--jsrun and --host-discovery-script are not supported; use -np and -H")
+    if args.jsrun:
+        raise LaunchError("--jsrun is not supported; use -np and -H")
     return args
+
+
+def discovered(script: str) -> str:
+    """The hosts that a discovery script of Horovod's prints, one a line, as -H takes them."""
+    try:
+        found = subprocess.run(shlex.split(script), stdout=subprocess.PIPE, text=True, check=True)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise LaunchError(f"--host-discovery-script {script} failed: {error}") from None
+    if hosts := ",".join(found.stdout.split()):
+        return hosts
+    raise LaunchError(f"--host-discovery-script {script} has printed no host")
+
+
+def completion() -> str:
+    """What makes bash complete the options of horovodrun, and the names of files after them."""
+    names = " ".join(sorted(make_parser()._option_string_actions))
+    return f"complete -o bashdefault -o default -W '{names}' horovodrun hvdliterun\n"
 
 
 def complete(options: dict[str, Any]) -> argparse.Namespace:

@@ -137,6 +137,8 @@ def test_an_interrupt_ends_all_ranks_and_the_next_run_works(tmp_path: Path, rank
     assert ranks_left() == []
 
 
-def test_hosts_that_come_and_go_are_refused():
-    with pytest.raises(Exception, match="host_discovery_script is not supported"):
-        hvdlite.run(lambda: 1, np=2, min_np=1, host_discovery_script="./hosts.sh")
+def test_a_discovery_script_is_asked_once():
+    hosts = {"min_np": 1, "host_discovery_script": "echo localhost:2"}
+    assert hvdlite.run(lambda: 1, np=2, **hosts) == [1, 1]
+    with pytest.raises(Exception, match="host-discovery-script ./none failed"):
+        hvdlite.run(lambda: 1, np=2, host_discovery_script="./none")

@@ -1,5 +1,6 @@
 """Options: Horovod's names, the variables they stand for, and one clear line for a mistake."""
 
+import subprocess
 import sys
 
 import pytest
@@ -125,8 +126,9 @@ def test_bad_numbers_of_ranks(text):
         ("-np 2 --config-file no.yaml ls", "no.yaml"),
         ("-np 2 --mpi-args ' ls", "can't read --mpi-args"),
         ("-np 2 --output-filename /dev/null/x true", "can't write"),
-        ("-np 2 --host-discovery-script ./x ls", "--host-discovery-script are not supported"),
-        ("-np 2 --jsrun ls", "--jsrun and"),
+        ("-np 2 --host-discovery-script ./x ls", "--host-discovery-script ./x failed: "),
+        ("-np 2 --host-discovery-script true ls", "true has printed no host"),
+        ("-np 2 --jsrun ls", "--jsrun is not supported"),
         ("-np 2 python -", "would read its program from standard input"),
         ("-np 2 python3 -u", "would read its program from standard input"),
         ("-np 2 -H me@there:2 true", "~/.ssh/config: Host there User me"),
@@ -138,8 +140,17 @@ def test_mistakes_end_in_one_line(horovodrun, one_line, words, says):
 
 
 def test_elastic_options_are_accepted(horovodrun):
-    result = horovodrun("-np", 2, "--min-np", 1, "--max-np", 4, "--reset-limit", 3, "true")
+    options = ["--min-np", 1, "--max-np", 4, "--reset-limit", 3, "--blacklist-cooldown-range", 1, 9]
+    options += ["--host-discovery-script", "echo localhost:2"]
+    result = horovodrun("-np", 2, *options, "true")
     assert result.returncode == 0 and "keeps its ranks here" in result.err
+
+
+def test_options_are_completed_by_bash(horovodrun):
+    script = horovodrun("--completion", "bash").out
+    command = ["bash", "-c", script + "complete -p horovodrun"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and " --fusion-threshold-mb " in done.stdout, done.stderr
 
 
 def test_script_without_a_right_to_run_is_explained(horovodrun, one_line, tmp_path):
@@ -190,5 +201,7 @@ def test_help_names_the_options(horovodrun):
         "--check-build",
         "--fusion-threshold-mb",
         "HOROVOD_TIMELINE",
+        "\nSSH arguments:\n",
+        "\ntuneable parameter arguments:\n",
     ):
         assert option in result.out
