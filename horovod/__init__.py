@@ -15,20 +15,44 @@ import warnings
 from collections.abc import Sequence
 from types import ModuleType
 
-from hvdlite._version import __version__
+from hvdlite._version import __version__ as _ours
 from hvdlite.runtime.launchers import rank_of
 
 __all__ = ["__version__"]
+
+# The version of Horovod whose interface this is, and ours behind it. A later release than 0.28.1
+# to `packaging`, and three numbers to programs that split it at its dots.
+__version__ = f"0.28.1.post0+hvdlite.{_ours}"
 
 _FRAMEWORKS = ("torch", "tensorflow", "keras")
 _OWN = ("horovod._", "horovod.runner")  # modules of this package
 # Where a module of Horovod's has another place in hvdlite.
 _PLACES = {
+    "horovod.common.basics": "horovod._basics",
     "horovod.common.elastic": "hvdlite.elastic.state",
     "horovod.common.util": "horovod._common_util",
     "horovod.common": "hvdlite",
+    "horovod.run.runner": "horovod.runner.launch",
+    "horovod.run": "horovod.runner",
     "horovod.tensorflow.mpi_ops": "horovod._tensorflow_mpi_ops",
-    "horovod.torch.mpi_ops": "hvdlite.torch",
+    "horovod.tensorflow.util": "horovod._tensorflow_util",
+    "horovod.torch.mpi_ops": "horovod._torch_mpi_ops",
+}
+# Names of Horovod's modules that ours have elsewhere; there without an import of their own.
+_ADDED = {
+    "horovod.tensorflow": {
+        "mpi_ops": "horovod._tensorflow_mpi_ops",
+        "util": "horovod._tensorflow_util",
+        "_executing_eagerly": "horovod._tensorflow_util:_executing_eagerly",
+    },
+    "horovod.torch": {"mpi_ops": "horovod._torch_mpi_ops"},
+    "horovod.torch.optimizer": {"_DistributedOptimizer": "hvdlite.torch.mixin:DistributedMixin"},
+}
+_INSTEAD = {
+    "mxnet": "MXNet is no longer developed; train with horovod.torch",
+    "ray": "start ranks with horovodrun, or with horovod.run(function, np=N) from a program",
+    "spark": "prepare the data with Spark, write it to files, and start ranks with horovodrun",
+    "tensorflow.data": "shard the data set by rank: dataset.shard(hvd.size(), hvd.rank())",
 }
 
 
@@ -48,8 +72,10 @@ class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         # The import system takes what it finds under the name afterwards: the very same module.
         served = importlib.import_module(_place(module.__name__))
         sys.modules[module.__name__] = served
-        if ops := _PLACES.get(f"{module.__name__}.mpi_ops"):
-            served.mpi_ops = importlib.import_module(ops)  # there without an import of its own
+        for name, place in _ADDED.get(module.__name__, {}).items():
+            owner, _, attribute = place.partition(":")
+            found = importlib.import_module(owner)
+            setattr(served, name, getattr(found, attribute) if attribute else found)
 
 
 def _place(name: str) -> str:
@@ -60,8 +86,11 @@ def _place(name: str) -> str:
 
 
 def _not_served(name: str) -> str:
+    for part, instead in _INSTEAD.items():
+        if f"{name}.".startswith(f"horovod.{part}."):
+            return f"hvdlite {_ours} does not serve horovod.{part}: {instead}"
     served = [f"horovod.{x}" for x in _FRAMEWORKS if importlib.util.find_spec(f"hvdlite.{x}")]
-    return f"hvdlite {__version__} does not serve {name}; it serves {', '.join(served)}"
+    return f"hvdlite {_ours} does not serve {name}; it serves {', '.join(served)}"
 
 
 def _warn_about_horovod() -> None:
@@ -73,7 +102,7 @@ def _warn_about_horovod() -> None:
     if rank_of(os.environ):
         return  # rank 0 says it for all
     warnings.warn(
-        f"`import horovod` gives hvdlite {__version__}, although Horovod {theirs} is installed too."
+        f"`import horovod` gives hvdlite {_ours}, although Horovod {theirs} is installed too."
         " To keep hvdlite: pip uninstall horovod, then pip install --force-reinstall --no-deps"
         " hvdlite. To use Horovod: pip uninstall hvdlite, then pip install --force-reinstall"
         " --no-deps horovod. `import hvdlite.torch` is hvdlite in any case.",
@@ -83,12 +112,12 @@ def _warn_about_horovod() -> None:
 
 def __getattr__(name: str) -> object:
     if name == "run":
-        return importlib.import_module("hvdlite").run
+        return importlib.import_module("horovod.runner").run
     if name in (*_FRAMEWORKS, "common", "runner"):
         return importlib.import_module(f"horovod.{name}")
     raise AttributeError(
-        f"module 'horovod' (hvdlite {__version__}) has no attribute {name!r}; programs use a "
-        "framework's part of it: import horovod.torch as hvd (or horovod.tensorflow, horovod.keras)"
+        f"module 'horovod' (hvdlite {_ours}) has no attribute {name!r}; programs use a framework's "
+        "part of it: import horovod.torch as hvd (or horovod.tensorflow, horovod.keras)"
     )
 
 

@@ -1,12 +1,17 @@
 """`horovod.common.util`: the helpers of Horovod's that programs import."""
 
 import contextlib
+import functools
 import importlib.util
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from packaging.version import Version
+
 from hvdlite import basics
+
+_cache = functools.cache
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
@@ -81,3 +86,10 @@ def split_list(l: Sequence[Any], n: int) -> list[Sequence[Any]]:  # noqa: E741
     share, more = divmod(len(l), n)
     ends = [i * share + min(i, more) for i in range(n + 1)]
     return [l[ends[i] : ends[i + 1]] for i in range(n)]
+
+
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    """Whether version `ver` is `target` or later. Raises ValueError unless that is "1.2.3"."""
+    if target.count(".") != 2:
+        raise ValueError(f"the version to compare with must have three parts, not {target!r}")
+    return Version(ver) >= Version(target)

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+from horovod._basics import HorovodBasics
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.tensorflow import *  # noqa: F403
 from hvdlite.tensorflow import Sum, allreduce
+
+_basics = HorovodBasics()
 
 
 def _allreduce(

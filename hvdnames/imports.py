@@ -19,26 +19,29 @@ class _Watcher(importlib.abc.MetaPathFinder):
 
     def __init__(self) -> None:
         self.patches: dict[str, Patch] = {}
+        self._asked: set[str] = set()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        patch = self.patches.get(name)
-        if patch is None:
+        if name not in self.patches or name in self._asked:
             return None
-        for finder in sys.meta_path:
-            if finder is self:
-                continue
-            spec = finder.find_spec(name, path, target)
-            if spec is not None and spec.loader is not None:
-                then = functools.partial(self._run, spec.loader.exec_module)
-                spec.loader.exec_module = then  # type: ignore[method-assign]
-                return spec
-        return None
+        self._asked.add(name)  # another finder that asks all others would ask this one again
+        try:
+            finders = [each for each in sys.meta_path if each is not self]
+            specs = (finder.find_spec(name, path, target) for finder in finders)
+            spec = next((each for each in specs if each is not None), None)
+        finally:
+            self._asked.discard(name)
+        if spec is not None and spec.loader is not None:
+            then = functools.partial(self._run, spec.loader.exec_module)
+            spec.loader.exec_module = then  # type: ignore[method-assign]
+        return spec
 
     def _run(self, execute: Patch, module: ModuleType) -> None:
         execute(module)
-        self.patches.pop(module.__name__, lambda module: None)(module)
+        if patch := self.patches.pop(module.__name__, None):
+            patch(module)
 
 
 _watcher = _Watcher()

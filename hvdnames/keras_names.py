@@ -339,6 +339,8 @@ def _in_tf_keras(module: ModuleType, name: str) -> Any:
 def _old_optimizers(module: ModuleType) -> None:
     """`optimizers.legacy.Adam` and its like are the optimizers of Keras 3."""
     optimizers = importlib.import_module("keras.optimizers")
+    if getattr(module.Adam, "__name__", "") != "LegacyOptimizerWarning":
+        return  # tf_keras's own
     for name in [each for each in vars(module) if not each.startswith("_")]:
         delattr(module, name)
 

@@ -3,8 +3,9 @@
 import sys
 
 from hvdrun.cli import main
+from hvdrun.function import run
 
-__all__ = ["run_commandline"]
+__all__ = ["run", "run_commandline"]
 
 
 def run_commandline() -> None:
