@@ -65,6 +65,22 @@ class Variables(list):
         used("optimizer.variables()")
         return list(self)
 
+    def tree_flatten(self) -> tuple[list[Any], None]:
+        """To keras.tree it is a list."""
+        return list(self), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: Any) -> list[Any]:
+        """A plain list."""
+        return list(children)
+
+    torchtree_flatten = tree_flatten
+
+    @staticmethod
+    def torchtree_unflatten(children: Any, _: None) -> list[Any]:
+        """A plain list, by the name that keras.tree has for it on PyTorch."""
+        return list(children)
+
 
 def _callable_variables(owner: type) -> None:
     original = vars(owner)["variables"]
@@ -98,6 +114,7 @@ def _patch_optimizers(keras: ModuleType) -> None:
 
     base.lr = property(get, set, doc="The learning rate, by its name in Keras 2.")
     _callable_variables(base)
+    importlib.import_module("keras.src.tree.tree_api").register_tree_node_class(Variables)
     _patch_loss_scaling(keras.optimizers.LossScaleOptimizer)
 
 

@@ -72,4 +72,4 @@ class ModelState(VariablesState):
 
     def tracked(self) -> list[Any]:
         variables = self.optimizer.variables  # of older optimizers a method
-        return [*self.model.variables, *(variables() if callable(variables) else variables)]
+        return [*self.model.variables, *(variables if isinstance(variables, list) else variables())]

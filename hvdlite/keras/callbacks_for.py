@@ -13,7 +13,7 @@ from hvdlite.keras.functions import read, write
 
 def _list(variables: Any) -> list[Any]:
     """A list of variables from what is a list in some optimizers and a method in others."""
-    return list(variables() if callable(variables) else variables)
+    return list(variables if isinstance(variables, list) else variables())
 
 
 def _get(optimizer: Any, name: str) -> Any:

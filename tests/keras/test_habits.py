@@ -1,8 +1,4 @@
-"""What Horovod's Keras programs do, and what Keras 3 refuses of it."""
-
-import os
-import subprocess
-import sys
+"""What Horovod's Keras programs do."""
 
 import pytest
 from keras_training import binding, numbers, small, weights
@@ -122,38 +118,3 @@ def test_programs_as_documented_run_on_the_older_keras(keras_ranks, request):
     assert results[0] == results[1]
     if "tf_keras" in request.node.name:
         assert results[0][:2] == [2, pytest.approx(0.1)]
-
-
-REFUSED = [
-    "keras.optimizers.SGD(lr=0.1)",
-    "model.compile(optimizer, 'mse', experimental_run_tf_function=False)",
-    "model.fit_generator(iter([]))",
-    "from keras.preprocessing.image import ImageDataGenerator",
-    "[v for v in optimizer.variables()]",
-    "tf.function(lambda: optimizer.variables())()",
-]
-
-
-def test_what_keras_3_refuses_comes_with_advice(tmp_path):
-    """One process is enough: it shows each error as an uncaught one."""
-    program = tmp_path / "old.py"
-    lines = ["import sys", "import tensorflow as tf", "import horovod.tensorflow.keras as hvd"]
-    lines += ["from tensorflow import keras", "hvd.init()"]
-    lines += ["optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))"]
-    lines += ["model = keras.Sequential([keras.layers.Dense(1)])"]
-    for statement in [*REFUSED, "[].variables()", "keras.optimizers.SGD(0.1, nothing=1)"]:
-        lines += ["try:", f"    {statement}", "except Exception:"]
-        lines += ["    sys.excepthook(*sys.exc_info())", "print('next', file=sys.stderr)"]
-    program.write_text("\n".join(lines))
-    done = subprocess.run(
-        [sys.executable, str(program)],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    *told, rest = done.stderr.split("next\n")
-    assert rest == "" and len(told) == len(REFUSED) + 2, done.stderr
-    for i, each in enumerate(told):
-        assert "Traceback" in each
-        assert ("TF_USE_LEGACY_KERAS=1" in each) == (i < len(REFUSED)), each
