@@ -28,7 +28,6 @@ _FRAMEWORKS = ("torch", "tensorflow", "keras")
 _OWN = ("horovod._", "horovod.runner")  # modules of this package
 # Where a module of Horovod's has another place in hvdlite.
 _PLACES = {
-    "horovod.common.basics": "horovod._basics",
     "horovod.common.elastic": "hvdlite.elastic.state",
     "horovod.common.util": "horovod._common_util",
     "horovod.common": "hvdlite",
@@ -40,6 +39,7 @@ _PLACES = {
 }
 # Names of Horovod's modules that ours have elsewhere; there without an import of their own.
 _ADDED = {
+    "horovod.common.basics": {"HorovodBasics": "horovod._basics:HorovodBasics"},
     "horovod.tensorflow": {
         "mpi_ops": "horovod._tensorflow_mpi_ops",
         "util": "horovod._tensorflow_util",

@@ -117,7 +117,7 @@ KERAS = "CommitStateCallback UpdateBatchStateCallback UpdateEpochStateCallback K
 NAMES = {
     "horovod.torch.mpi_ops": TORCH,
     "horovod.torch.functions": f"broadcast_parameters broadcast_optimizer_state {OBJECTS}",
-    "horovod.torch.optimizer": "DistributedOptimizer",
+    "horovod.torch.optimizer": "DistributedOptimizer _DistributedOptimizer",
     "horovod.torch.compression": "Compression",
     "horovod.torch.sync_batch_norm": "SyncBatchNorm",
     "horovod.torch.elastic": f"{ELASTIC} TorchState ElasticSampler",
@@ -137,8 +137,13 @@ NAMES = {
     "horovod.common.process_sets": "ProcessSet global_process_set",
     "horovod.common.util": """extension_available gpu_available check_extension env mpi_built
         gloo_built nccl_built ddl_built ccl_built cuda_built rocm_built num_rank_is_power_2
-        is_iterable split_list""",
+        is_iterable split_list is_version_greater_equal_than _cache""",
+    "horovod.common.basics": "HorovodBasics",
+    "horovod.tensorflow.util": "_executing_eagerly _cache _make_subgraph vars_to_refs refs_to_vars",
     "horovod.runner": "run",
+    "horovod.runner.util.threads": "in_thread execute_function_multithreaded",
+    "horovod.runner.common.util.env": "get_env_rank_and_size",
+    "horovod.run.runner": "run run_commandline",
     "horovod.runner.launch": "run_commandline",
 }
 
@@ -174,17 +179,64 @@ def test_the_reduction_that_programs_take_from_mpi_ops():
 def test_the_runner_is_a_function_and_a_program():
     assert python("-c", "from horovod.runner import run; print(run(lambda: 7, np=2))") == "[7, 7]\n"
     assert python("-m", "horovod.runner.launch", "--version") == hvdlite.__version__ + "\n"
+    code = "import horovod, horovod.run.runner; print(horovod.run(lambda: 7, np=2))"
+    assert python("-c", code) == "[7, 7]\n"  # of old versions, whose horovod.run is a module
+
+
+def test_libraries_find_the_basics_and_the_wrapped_optimizers():
+    code = """
+        import torch
+        import horovod.torch as hvd
+        from horovod.common.basics import HorovodBasics
+        from horovod.torch.optimizer import _DistributedOptimizer
+        basics = HorovodBasics("a", "mpi_lib")
+        basics.init()
+        assert basics.rank() == 0 and basics.size() == 1 and basics.Sum == hvd.Sum
+        assert hvd.mpi_ops._basics._get_process_set_ids_and_ranks() == {0: [0]}
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1)
+        assert not isinstance(optimizer, _DistributedOptimizer)
+        assert isinstance(hvd.DistributedOptimizer(optimizer), _DistributedOptimizer)
+        """
+    python("-c", textwrap.dedent(code))
 
 
 def test_the_helpers_of_horovod_common_util():
-    from horovod.common.util import env, is_iterable, num_rank_is_power_2, split_list
+    from horovod.common.util import (
+        env,
+        is_iterable,
+        is_version_greater_equal_than,
+        num_rank_is_power_2,
+        split_list,
+    )
 
     assert split_list([1, 2, 3, 4, 5], 3) == [[1, 2], [3, 4], [5]]
     assert [n for n in range(9) if num_rank_is_power_2(n)] == [1, 2, 4, 8]
     assert is_iterable("x") and not is_iterable(3)
+    assert is_version_greater_equal_than("2.10.0", "2.9.1")
+    assert not is_version_greater_equal_than("2.9.0rc1", "2.9.0")
+    with pytest.raises(ValueError, match="three parts"):
+        is_version_greater_equal_than("2.9.0", "2.9")
     with env(HOME=None, NEW="1"):
         assert os.environ["NEW"] == "1" and "HOME" not in os.environ
     assert "NEW" not in os.environ and "HOME" in os.environ
+
+
+def test_work_in_threads_and_the_rank_by_the_launchers_word(monkeypatch):
+    from horovod.runner.common.util.env import get_env_rank_and_size
+    from horovod.runner.util.threads import execute_function_multithreaded, in_thread
+
+    assert execute_function_multithreaded(pow, [[2, 3], [3, 2]]) == {0: 8, 1: 9}
+    found = []
+    in_thread(found.append, (1,)).join(60)
+    assert found == [1]
+    with pytest.raises(ValueError, match="tuple"):
+        in_thread(print, 1)
+    for name in [each for each in os.environ if each.startswith(("OMPI_", "PMI", "SLURM_"))]:
+        monkeypatch.delenv(name)
+    assert get_env_rank_and_size() == (0, 1)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
+    assert get_env_rank_and_size() == (3, 4)
 
 
 INSTEAD = {
