@@ -50,6 +50,7 @@ score = model.evaluate_generator(flow, steps=3)
 predicted = model.predict_generator(flow, steps=3)
 assert predicted.shape == (24, 3) and len(score) == 2
 hvd.allreduce(score[0], name="score")
+assert K.get_value(model.optimizer.lr) > 0
 if hvd.rank() == 0:
     again = hvd.load_model("./checkpoint-2.h5")
     np.testing.assert_allclose(again.get_weights()[0], model.get_weights()[0])
