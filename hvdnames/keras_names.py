@@ -353,6 +353,20 @@ def _in_tf_keras(module: ModuleType, name: str) -> Any:
     raise no_attribute(module, name)
 
 
+def _functions(module: ModuleType) -> None:
+    """Losses and metrics that are functions: tf.keras has lost some that `keras` still has."""
+
+    def look_up(name: str) -> Any:
+        part = module.__name__.rpartition(".")[2]
+        of_keras = importlib.import_module(f"keras.{part}")
+        if name.startswith("_") or not hasattr(of_keras, name):
+            raise no_attribute(module, name)
+        used(f"tf.keras.{part}.{name}")
+        return getattr(of_keras, name)
+
+    missing(module, look_up)
+
+
 def _old_optimizers(module: ModuleType) -> None:
     """`optimizers.legacy.Adam` and its like are the optimizers of Keras 3."""
     optimizers = importlib.import_module("keras.optimizers")
@@ -375,6 +389,8 @@ PATCHES: dict[str, Callable[[ModuleType], None]] = {"keras": _keras}
 for _root in _ROOTS:
     PATCHES[f"{_root}.backend"] = _backend
     PATCHES[f"{_root}.optimizers.legacy"] = _old_optimizers
+    if _root != "keras":
+        PATCHES[f"{_root}.losses"] = PATCHES[f"{_root}.metrics"] = _functions
 PATCHES["keras.preprocessing.image"] = lambda module: missing(
     module, functools.partial(_in_tf_keras, module)
 )

@@ -36,7 +36,7 @@ USED = {
         save_weights() to a checkpoint, load_weights() from a checkpoint, save() to a folder,
         save(save_format=), training on from load_model('*.h5'), metric.reset_states(),
         LossScaleOptimizer(dynamic=False), get_scaled_loss(), get_unscaled_gradients(),
-        tf.enable_eager_execution""",
+        tf.enable_eager_execution, tf.keras.losses.mean_squared_error""",
     GRAPHS: "tf.layers (and all of TensorFlow 1 from there on)",
 }
 

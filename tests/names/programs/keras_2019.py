@@ -26,7 +26,7 @@ x = np.random.RandomState(hvd.rank()).rand(16, 4).astype("float32")
 y = to_categorical(np.arange(16) % 2)
 model = Sequential([Dense(2, activation="softmax", input_shape=(4,))])
 opt = hvd.DistributedOptimizer(SGD(lr=0.4, decay=1.0, momentum=0.9))
-model.compile("sgd", "mse")
+model.compile("sgd", tf.keras.losses.mean_squared_error)
 model.compile(opt, "categorical_crossentropy", metrics=["acc"], sample_weight_mode=None)
 callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), Halve()]
 if hvd.rank() == 0:
