@@ -18,7 +18,7 @@ endif
 .DEFAULT_GOAL := help
 # Tests run in lanes side by side, more than there are cores, since many of them wait.
 LANES  ?= -n 4 --no-loadscope-reorder
-.PHONY: help install lab jupyter test test-core test-slow test-pythons test-labs test-whole lint format docs constraints clean
+.PHONY: help install lab jupyter test test-core test-slow test-pythons test-labs test-whole test-gpu lint format docs constraints clean
 
 help:  ## Show this list
 	@echo "Targets (make PYTHON=python3.12 ... picks another Python):"
@@ -57,6 +57,11 @@ test-labs: install  ## Run every lab from top to bottom, solved and unsolved
 
 test-whole: install  ## Run what takes longer: training on all images, every program that the checks know
 	@$(BIN)/python -m pytest -m whole $(PYTEST_ARGS)
+
+test-gpu: install  ## Run what needs two GPUs: tests, then benchmarks
+	@$(BIN)/python -m pytest -m gpu -p no:xdist $(PYTEST_ARGS)
+	@for b in gpu_allreduce gpu_step; do $(BIN)/horovodrun -np 2 $(BIN)/python benchmarks/$$b.py || exit; done
+	@$(BIN)/python benchmarks/keras_gpu.py
 
 lint: install  ## Check style and common mistakes
 	@$(BIN)/ruff check .

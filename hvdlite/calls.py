@@ -154,7 +154,9 @@ def _start(
             descriptor = Descriptor(
                 kind, each, op, dtype, shapes, root, *scales, device.name, numbered
             )
-            requests.append(Request(descriptor, flat, into, rows, stream=device.stream))
+            request = Request(descriptor, flat, into, rows)
+            request.stream, request.current = device.stream, device.current
+            requests.append(request)
         return requests
 
     return current, current.start(kind, name, set_id, make)

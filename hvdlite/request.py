@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -116,7 +116,11 @@ class Request:
     shared_rows: Sequence[np.ndarray] | None = None
     is_stand_in: bool = False  # for a rank that has joined: elements that don't change the result
     members: Sequence[str] = ()  # the tensors that the timeline shows, if not the call itself
-    stream: Any = None  # the GPU's stream that the call runs on
+    # On a GPU: the stream that the arrays are made on, a function for the address of the one that
+    # is current where it is called, and an event, first of the arrays, then of the results.
+    stream: Any = None
+    current: Callable[[], int] | None = None
+    event: Any = None
     result: Any = None
     error: Exception | None = None
     done: bool = False

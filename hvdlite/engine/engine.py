@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from types import FrameType
 from typing import Any
 
 from hvdlite.collectives.adasum import check_size
@@ -22,7 +23,7 @@ from hvdlite.engine.kinds import KINDS, Work
 from hvdlite.engine.timeline import Timeline
 from hvdlite.engine.waits import Waits
 from hvdlite.exceptions import HorovodInternalError
-from hvdlite.gpu import cuda
+from hvdlite.gpu import cuda, watchdog
 from hvdlite.request import ADASUM, Descriptor, Request
 from hvdlite.runtime.groups import Group
 from hvdlite.runtime.world import World
@@ -52,6 +53,7 @@ class Engine:
         self._counters: collections.Counter[tuple[str, int]] = collections.Counter()
         self.channels: dict[int, Channel] = {}
         self._alone: set[int] = set()  # sets of this rank only
+        self._watched = False
         world.status.own_progress = self._progress_of_groups
         self.add_group(0, world.comm, list(range(world.size)))
 
@@ -75,15 +77,18 @@ class Engine:
         if channel is not None:
             for request in list(channel.agreement.pending.values()):
                 request.finish(_removed(request))
-            channel.group.close()
+            channel.lane.drain()
+            channel.close()
 
     def close(self, reason: str) -> None:
         """The end: every later call raises HorovodInternalError with the reason."""
+        for channel in self.channels.values():
+            channel.lane.drain()  # the others may still need this rank's part
         self.broken = reason
         progress = self._progress_of_groups()
         self.world.status.own_progress = lambda: progress  # this engine's memory goes with it
         for channel in self.channels.values():
-            channel.group.close()
+            channel.close()
 
     # Calls
 
@@ -110,6 +115,9 @@ class Engine:
             if request.descriptor.op == ADASUM:
                 check_size(channel.group.size, str(request.descriptor))
         self.waits.callers.add(threading.get_ident())
+        if requests and requests[0].stream is not None and len(self.channels) > 1:
+            for request in requests:  # another group's call may come into its stream before it runs
+                request.event = cuda.ready(request)
         with self.lock:
             self._check_broken()
             channel.agreement.add(requests)
@@ -124,7 +132,8 @@ class Engine:
             if self.timeline:
                 self.timeline.negotiate(request)
                 self.timeline.agreed([request])
-            with request.stream or _nothing:
+            on_gpu = request.stream is not None
+            with request.inputs[0].device if on_gpu else _nothing, request.stream or _nothing:
                 request.result = KINDS[request.descriptor.kind].alone(request)
             request.finish()
             if self.timeline:
@@ -144,7 +153,7 @@ class Engine:
             self.submit(requests, set_id)
         except KeyboardInterrupt as error:
             if set_id in self.channels:
-                self._give_up(Descriptor(kind, name or "without a name"), error)
+                self.give_up(Descriptor(kind, name or "without a name"), error)
             raise
         return requests
 
@@ -161,7 +170,7 @@ class Engine:
                     missing = self.channels[set_id].agreement.missing(request)
                     self.world.status.check(request.descriptor, missing)
             except BaseException as error:
-                self._give_up(request.descriptor, error)
+                self.give_up(request.descriptor, error)
                 raise
         return request.done
 
@@ -169,7 +178,7 @@ class Engine:
         """Wait for a request. Raises its error, on every rank the same.
 
         An interrupt ends the wait on this rank and, with an error, on all others. On a GPU, the
-        wait ends when the call is in its stream's queue.
+        wait ends when the call is in the GPU's queue, and the caller's current stream waits for it.
         """
         try:
             if not request.done:
@@ -177,10 +186,12 @@ class Engine:
             if not request.done:
                 self._wait(request, set_id)
         except BaseException as error:
-            self._give_up(request.descriptor, error)
+            self.give_up(request.descriptor, error)
             raise
         if request.error is not None:
             raise request.error
+        if request.stream is not None:
+            cuda.settle(request)
 
     def _wait(self, request: Request, set_id: int) -> None:
         self.waits.begin(request.descriptor, set_id)
@@ -241,7 +252,9 @@ class Engine:
                     channel.agreement.finished = channel.agreement.round
             except BaseException as error:
                 for request in [*requests, *channel.agreement.pending.values()]:
-                    self._give_up(request.descriptor, error)  # the first one counts
+                    self.give_up(request.descriptor, error)  # the first one counts
+                if requests and requests[0].stream is not None and isinstance(error, Exception):
+                    raise HorovodInternalError(self.broken) from error  # of CUDA, or NCCL
                 raise
             finally:
                 channel.lock.release()
@@ -261,7 +274,7 @@ class Engine:
         try:
             self._run(channel, requests)
         except BaseException as error:
-            self._give_up(requests[0].descriptor, error)  # the helper may wait for other ranks
+            self.give_up(requests[0].descriptor, error)  # the helper may wait for other ranks
             raise
         finally:
             over.set()
@@ -305,20 +318,10 @@ class Engine:
         KINDS[batch[0].descriptor.kind].run(work, batch)
 
     def _run_on_gpu(self, channel: Channel, batch: list[Request]) -> None:
-        """Run calls on a GPU's arrays: on NCCL, or else with copies in host memory."""
-        with batch[0].inputs[0].device, batch[0].stream as stream:
-            others = {request.stream for request in batch[1:]} - {stream}
-            for other in others:
-                stream.wait_event(other.record())
-            if collectives := channel.collectives_for(batch[0]):
-                self._run_batch(channel, batch, collectives)
-            else:
-                copies = [cuda.in_host_memory(request) for request in batch]
-                self._run_batch(channel, copies)
-                for request, copy in zip(batch, copies, strict=True):
-                    cuda.take_results(request, copy)
-            for other in others:
-                other.wait_event(stream.record())
+        if not self._watched:
+            self._watched = True
+            watchdog.watch(self)
+        channel.lane.run(batch, partial(self._run_batch, channel), len(self.channels) > 1)
 
     def _activity(self, requests: list[Request], *words: str) -> AbstractContextManager:
         """Shows in the timeline, if there is one, that a part of the work is going on."""
@@ -347,8 +350,13 @@ class Engine:
         if self.broken is not None:
             raise HorovodInternalError(self.broken)
 
-    def _give_up(self, descriptor: Descriptor, error: BaseException) -> None:
-        """A wait ends without its result: the ranks are out of step, and all must learn it."""
+    def give_up(
+        self, descriptor: Descriptor, error: BaseException, frame: FrameType | None = None
+    ) -> None:
+        """A wait ends without its result: the ranks are out of step, and all must learn it.
+
+        `frame` is where the wait was, if not here.
+        """
         with self.lock:
             if self.broken is not None:
                 return
@@ -358,7 +366,9 @@ class Engine:
             else:
                 kind = "was interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
                 detail = "" if isinstance(error, KeyboardInterrupt) else f" with {error!r}"
-                reason = f"{kind} in {descriptor}{detail} at {where_in_users_code()}"
+                reason = f"{kind} in {descriptor}{detail} at {where_in_users_code(frame)}"
                 self.broken = broken_message("this rank", reason)
             if self.world.status.broken_by() is None:
                 self.world.status.break_off(reason)
+        for channel in self.channels.values():
+            channel.lane.abort()

@@ -6,7 +6,7 @@ They have the methods of numpy's arrays, and numpy's functions work on them.
 import functools
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ class Device(NamedTuple):
 
     name: str = "cpu"
     stream: Any = None
+    current: Callable[[], int] | None = None  # the address of the caller's current stream
 
 
 CPU = Device()
@@ -57,20 +58,57 @@ def stream(pointer: int) -> Any:
     return cupy().cuda.Stream.from_external(Pointer())
 
 
-def in_host_memory(request: Request) -> Request:
+def record(stream: Any, device: int) -> Any:
+    """The event of all that a stream of this device has to do so far."""
+    with cupy().cuda.Device(device):
+        return stream.record(cupy().cuda.Event(disable_timing=True))
+
+
+def ready(request: Request) -> Any:
+    """The event of the request's arrays being made."""
+    return request.event or record(request.stream, request.inputs[0].data.device_id)
+
+
+def settle(request: Request) -> None:
+    """Let what the caller puts into its current stream next come after the finished request."""
+    if request.current is None:
+        return
+    pointer = request.current()
+    if request.event is not None or pointer != request.stream.ptr:
+        device = request.inputs[0].data.device_id
+        with cupy().cuda.Device(device):  # each has a stream 0
+            stream(pointer).wait_event(request.event or record(request.stream, device))
+
+
+def to_host(array: np.ndarray) -> np.ndarray:
+    """A copy in host memory."""
+    return array.get()
+
+
+def to_current(array: np.ndarray) -> np.ndarray:
+    """A copy on the current GPU of an array on any other."""
+    copy = cupy().empty(array.shape, array.dtype)
+    copy.data.copy_from_device_async(array.data, array.nbytes)
+    return copy
+
+
+def moved(request: Request, move: Callable[[np.ndarray], np.ndarray]) -> Request:
     """The same call on copies of its arrays."""
-    inputs = outputs = [each.get() for each in request.inputs]
+    inputs = outputs = [move(each) for each in request.inputs]
     if request.outputs is not request.inputs:
-        outputs = [each.get() for each in request.outputs]
+        outputs = [move(each) for each in request.outputs]
     counts, members, joined = request.counts, request.members, request.is_stand_in
     what = request.descriptor
     return Request(what, inputs, outputs, counts, members=members, is_stand_in=joined)
 
 
 def take_results(request: Request, copies: Request) -> None:
-    """Bring to the GPU what the call has made of the copies."""
+    """Bring to the request's GPU what the call has made of the copies."""
     for each, copy in zip(request.outputs, copies.outputs, strict=True):
-        each.set(copy)
+        if isinstance(copy, np.ndarray):
+            each.set(copy)
+        else:
+            each.data.copy_from_device_async(copy.data, copy.nbytes)
     request.result = copies.result
     if isinstance(request.result, np.ndarray):
         request.result = cupy().asarray(request.result)

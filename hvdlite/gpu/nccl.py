@@ -7,6 +7,7 @@ it does with every kernel; the host does not wait.
 import atexit
 import ctypes
 import os
+import threading
 from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,15 +17,16 @@ import numpy as np
 from hvdlite.collectives.interface import Collectives
 from hvdlite.collectives.mpi import MPICollectives
 from hvdlite.collectives.reduction import BFLOAT16, Finish, multiply
-from hvdlite.exceptions import HorovodInternalError
 from hvdlite.gpu import cuda
 from hvdlite.memory.slices import slices_of
-from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM, Descriptor, Request
+from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM, Descriptor
 from hvdlite.runtime.groups import Group
+from hvdlite.waiting import signals
 
 # NCCL's own end of a communicator waits for the other ranks, so it must not come at a moment that
-# the garbage collector picks. They live as long as the process.
+# the garbage collector picks. They live until they are aborted.
 _communicators: set[Any] = set()
+_ABORT_TIME = 10.0  # seconds
 
 
 @atexit.register
@@ -45,6 +47,7 @@ class NCCLCollectives(Collectives):
     def __init__(self, group: Group, communicator: Any):
         super().__init__(group)
         self._communicator = communicator
+        self._is_over = self._in_graph = False
         self._nccl = nccl = cuda.cupy().cuda.nccl
         self._kinds = {SUM: nccl.NCCL_SUM, MIN: nccl.NCCL_MIN, MAX: nccl.NCCL_MAX}
         self._kinds |= {PRODUCT: nccl.NCCL_PROD, AVERAGE: nccl.NCCL_AVG}
@@ -75,7 +78,12 @@ class NCCLCollectives(Collectives):
                 "memory, which is slower; start one rank for each GPU, and pin each to its own"
             )
             return None
-        communicator = cupy.cuda.nccl.NcclCommunicator(group.size, told[0][1], group.index)
+        # Else NCCL connects ranks at the first call of each kind, and is out of reach meanwhile.
+        os.environ.setdefault("NCCL_RUNTIME_CONNECT", "0")
+        signals.watch()
+        with signals.undisturbed():
+            number = group.size, told[0][1], group.index
+            communicator = cupy.cuda.nccl.NcclCommunicator(*number)
         _communicators.add(communicator)
         return cls(group, communicator)
 
@@ -88,15 +96,6 @@ class NCCLCollectives(Collectives):
     def messages(self) -> MPICollectives:
         """None: what needs messages between pairs (Adasum) goes by way of host memory."""
         raise NotImplementedError
-
-    def check_device(self, request: Request) -> None:
-        """Raise HorovodInternalError where NCCL would wait for ever: on another GPU."""
-        used, there = self._communicator.device_id(), request.inputs[0].device.id
-        if used != there:
-            raise HorovodInternalError(
-                f"{request.descriptor}: its tensor is on GPU {there}, but this rank's first was on "
-                f"GPU {used}. Pin each rank to one: torch.cuda.set_device(hvd.local_rank())"
-            )
 
     def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
         work = buffer
@@ -127,8 +126,29 @@ class NCCLCollectives(Collectives):
         NCCL would wait until no CUDA graph holds its calls, and a script's graph lives until
         after the exit handlers.
         """
+        if not self._in_graph:
+            self._in_graph = True
+            _communicators.discard(self._communicator)
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._communicator))
+
+    def abort(self) -> None:
+        """End the kernels that wait for other ranks. Any later call fails."""
+        if self._is_over:
+            return
+        self._is_over = True
         _communicators.discard(self._communicator)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._communicator))
+        ending = threading.Thread(target=self._communicator.abort, daemon=True)
+        ending.start()
+        if not self._in_graph:  # else it ends with the graph
+            ending.join(_ABORT_TIME)
+
+    def Free(self) -> None:
+        """Give up the communicator, under the name that MPI's have, once all ranks have met.
+
+        Nothing is under way by then. One that is in a CUDA graph is left to it.
+        """
+        if not self._in_graph:
+            self.abort()
 
     @contextmanager
     def together(self):

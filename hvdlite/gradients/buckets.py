@@ -80,9 +80,6 @@ class Bucket:
         nbytes = self.count * self.dtype.itemsize
         return Request(Descriptor("allocate", name, shapes=((nbytes,), (dtype_name(self.dtype),))))
 
-    def settle(self) -> None:
-        """Let what follows come after the reduction, whose results may be wanted or not."""
-
 
 def by_dtype(gradients: Sequence[Gradient], positions: Sequence[int]) -> list[list[int]]:
     """Those of the gradients at these positions that can share a bucket."""

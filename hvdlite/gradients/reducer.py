@@ -133,10 +133,9 @@ class GradientReducer:
     def wait(self) -> None:
         """Wait for all buckets under way; raises the first error once all are over."""
         errors = []
-        for bucket, request in self._under_way.items():
+        for request in self._under_way.values():
             try:
                 self._engine.wait(request, self._set_id)
-                bucket.settle()
             except HorovodInternalError as error:
                 errors.append(error)
         self._under_way.clear()

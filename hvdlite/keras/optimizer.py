@@ -87,10 +87,18 @@ class Keras3Mixin(DistributedMixin):
     _hvd_variables: Sequence[Any] = ()
     _hvd_reduced = False  # already, by what scales the loss
     _hvd_factor = 1
+    _hvd_compile: Any = None  # what runs the update as a program of XLA; see `xla`
 
     def _backend_apply_gradients(self, grads: list[Any], trainable_variables: list[Any]) -> None:
+        update = super()._backend_apply_gradients
         with attributes(self, _hvd_variables=trainable_variables):
-            super()._backend_apply_gradients(grads, trainable_variables)
+            if self._hvd_compile is None or self.gradient_accumulation_steps:
+                update(grads, trainable_variables)
+                return
+            if not self._hvd_reduced:
+                grads = self._hvd_reduce(grads, trainable_variables)
+            with attributes(self, _hvd_reduced=True):
+                self._hvd_compile(update, grads, trainable_variables)
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
         if not self._hvd_reduced:
@@ -103,6 +111,7 @@ class Keras3Mixin(DistributedMixin):
 @contextlib.contextmanager
 def attributes(item: Any, **values: Any) -> Iterator[None]:
     """Attributes for the time of a block, past Keras's tracking of what is set."""
+    before = {name: vars(item)[name] for name in values if name in vars(item)}
     for name, value in values.items():
         object.__setattr__(item, name, value)
     try:
@@ -110,6 +119,8 @@ def attributes(item: Any, **values: Any) -> Iterator[None]:
     finally:
         for name in values:
             object.__delattr__(item, name)
+        for name, value in before.items():
+            object.__setattr__(item, name, value)
 
 
 def distribute(optimizer: Any, options: GradientOptions, local_layers: Any = None) -> Any:
@@ -200,8 +211,8 @@ def local_layers_of(layers: Any) -> list[Any]:
 
 
 # Where Keras decides something by itself that a collective needs decided otherwise: it compiles
-# steps with XLA on GPUs, which can't contain a Python function, and it judges each rank's gradients
-# before they are reduced.
+# steps with XLA on GPUs, as a whole, which can't contain a Python function, and it judges each
+# rank's gradients before they are reduced.
 
 _seen: set[str] = set()
 
@@ -211,10 +222,24 @@ def see_to(keras: Any) -> None:
     if keras.__name__ in _seen:
         return
     _seen.add(keras.__name__)
-    _compile_without_xla(keras.Model)
+    if _is_keras_3_on_tensorflow(keras.Model):
+        from hvdlite.tensorflow.xla import split_steps
+
+        split_steps(keras.Model)
+    else:
+        _compile_without_xla(keras.Model)
     scaling = getattr(keras.optimizers, "LossScaleOptimizer", None)
     if scaling is not None:
         _reduce_before_judging(scaling)
+
+
+def _is_keras_3_on_tensorflow(model: Any) -> bool:
+    return hasattr(model, "_make_function") and backend() == "tensorflow"
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether an optimizer, or the one whose loss it scales, is a DistributedOptimizer."""
+    return isinstance(getattr(optimizer, "inner_optimizer", optimizer), DistributedMixin)
 
 
 def _compile_without_xla(model: type) -> None:
@@ -225,16 +250,16 @@ def _compile_without_xla(model: type) -> None:
     @functools.wraps(original)
     def compile(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        optimizer = self.optimizer
-        if isinstance(getattr(optimizer, "inner_optimizer", optimizer), DistributedMixin):
+        if is_distributed(self.optimizer):
             without_xla(self)
 
     owner.compile = compile
 
 
 def without_xla(model: Any) -> None:
-    """Make a compiled model run its steps without XLA."""
-    setattr(model, "_jit_compile" if hasattr(model, "_jit_compile") else "jit_compile", False)
+    """Make a compiled model run its steps without XLA, unless they are split around collectives."""
+    if not _is_keras_3_on_tensorflow(model):
+        setattr(model, "_jit_compile" if hasattr(model, "_jit_compile") else "jit_compile", False)
 
 
 def _reduce_before_judging(scaling: type) -> None:

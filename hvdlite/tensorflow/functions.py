@@ -9,6 +9,7 @@ import tensorflow as tf
 from hvdlite import calls, objects
 from hvdlite.basics import process_set_number
 from hvdlite.process_sets import ProcessSet, global_process_set
+from hvdlite.tensorflow import gpu
 from hvdlite.tensorflow.graph import as_tensorflow, call, name_of
 from hvdlite.tensorflow.ops import as_tensors
 
@@ -33,13 +34,14 @@ def broadcast_variables(
         started = []
         for i, array in enumerate(arrays):
             each = name and f"{name}.{i}"
-            copy = np.array(array, order="C")
-            started.append(calls.broadcast(copy, root_rank, each, process_set))
+            copy, device = gpu.copy_of(array), gpu.device_of(array)
+            started.append(calls.broadcast(copy, root_rank, each, process_set, device))
         return [each.wait() for each in started]
 
     values = as_tensors(variables, "broadcast_variables")
     dtypes, shapes = [value.dtype for value in values], [value.shape for value in values]
-    results = call(run, values, dtypes, shapes) if values else []
+    place = gpu.device_for(values)
+    results = call(run, values, dtypes, shapes, place) if values else []
     assigned = [
         variable.assign(result) for variable, result in zip(variables, results, strict=True)
     ]

@@ -4,8 +4,10 @@ The arrays are on TensorFlow's own memory. They are copied into buckets, and the
 are views of these.
 """
 
+import contextlib
+import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from hvdlite.gradients.buckets import Bucket, Gradient
 from hvdlite.gradients.options import GradientOptions
 from hvdlite.gradients.reducer import DENSE, GradientReducer
 from hvdlite.request import ADASUM, digest, dtype_name
+from hvdlite.tensorflow import gpu
 from hvdlite.tensorflow.graph import call, name_of
 from hvdlite.tensorflow.ops import grouped_allreduce
 
@@ -25,6 +28,23 @@ _ADVICE_ON_STEPS = (
     "Ranks must take the same number of steps. Where a callback ends the training early, all ranks "
     "must see the same metrics: put hvd.callbacks.MetricAverageCallback() before EarlyStopping."
 )
+
+
+@contextlib.contextmanager
+def _advising() -> Iterator[None]:
+    try:
+        yield
+    except HorovodInternalError as error:
+        if "has ended" not in str(error):
+            raise
+        raise HorovodInternalError(f"{error} {_ADVICE_ON_STEPS}") from None
+
+
+class _FlatReducer(GradientReducer):
+    """Compares the ranks' gradients; the graph itself puts them into one tensor."""
+
+    def make_buckets(self, gradients: Any, positions: Any) -> Sequence[Bucket]:
+        return ()
 
 
 class GradientSync:
@@ -99,15 +119,77 @@ class GradientSync:
         compression, contexts = self.options.compression, ()
         if self.options.own_compressor:
             tensors, contexts = zip(*map(compression.compress, tensors), strict=True)
-        name = name_of("gradients", None)
-        ready, *reduced = call(
-            lambda *arrays: self._run(arrays, local, names, name),
-            tensors,
-            [tf.bool, *(tensor.dtype for tensor in tensors)],
-            [(), *(tensor.shape for tensor in tensors)],
-        )
-        self.ready = ready if self.passes > 1 else True
+        name, place = name_of("gradients", None), self._place(tensors)
+        if place is not None:
+            reduced = self._reduce_flat(tensors, names, place)
+        else:
+            ready, *reduced = call(
+                lambda *arrays: self._run(arrays, local, names, name),
+                tensors,
+                [tf.bool, *(tensor.dtype for tensor in tensors)],
+                [(), *(tensor.shape for tensor in tensors)],
+            )
+            self.ready = ready if self.passes > 1 else True
         return list(map(compression.decompress, reduced, contexts)) if contexts else reduced
+
+    # On a GPU
+
+    def _place(self, tensors: Sequence[tf.Tensor]) -> str | None:
+        """The GPU on which the gradients can be reduced, all in one flat tensor for each dtype."""
+        in_order = tf.executing_eagerly() or tf.inside_function()
+        known = all(tensor.shape.is_fully_defined() for tensor in tensors)
+        able = self.passes == 1 and self.options.op != ADASUM and self.options.active
+        return gpu.device_for(tensors) if able and in_order and known else None
+
+    def _reduce_flat(
+        self, tensors: Sequence[tf.Tensor], names: Sequence[str], place: str
+    ) -> list[tf.Tensor]:
+        wire = self.options.wire_dtype
+        sent = [tf.cast(t, wire) if wire and t.dtype.is_floating else t for t in tensors]
+        alike: dict[tf.DType, list[int]] = {}
+        for i, each in enumerate(sent):
+            alike.setdefault(each.dtype, []).append(i)
+        with tf.device(place):
+            flat = [
+                # With a number that is no constant and no gradient, so that TensorFlow joins them
+                # anew in each step: the reduction writes where it reads.
+                tf.concat(
+                    [
+                        *(tf.reshape(sent[i], [-1]) for i in m),
+                        tf.raw_ops.Empty(shape=[1], dtype=dtype),
+                    ],
+                    0,
+                )
+                for dtype, m in alike.items()
+            ]
+        gradients = [
+            Gradient(name, tuple(each.shape), np.dtype(each.dtype.as_numpy_dtype))
+            for name, each in zip(names, sent, strict=True)
+        ]
+        key = digest(tuple((each.shape, dtype_name(each.dtype)) for each in gradients))
+        run = functools.partial(self._run_flat, key, gradients)
+        whole = call(run, flat, list(alike), [each.shape for each in flat], place)
+        results = list(tensors)
+        for members, each in zip(alike.values(), whole, strict=True):
+            with tf.device(place):
+                pieces = tf.split(each, [*(sent[i].shape.num_elements() for i in members), 1])
+            for i, piece in zip(members, pieces, strict=False):
+                results[i] = tf.cast(tf.reshape(piece, tensors[i].shape), tensors[i].dtype)
+        return results
+
+    def _run_flat(
+        self, key: int, gradients: Sequence[Gradient], *arrays: np.ndarray
+    ) -> list[np.ndarray]:
+        reducer = self._reducers.get(key)
+        if reducer is None or not reducer.is_current:
+            reducer = self._reducers[key] = _FlatReducer(self.options)
+            reducer.lay_out(gradients)
+        options = self.options.op, *self.options.scales, self.options.process_set
+        device = gpu.device_of(arrays[0])
+        with _advising():
+            return calls.allreduce(arrays, arrays, reducer.name, *options, device).wait()
+
+    # In host memory
 
     def _run(
         self,
@@ -132,14 +214,10 @@ class GradientSync:
                 arrays = [array / array.dtype.type(self.passes) for array in arrays]
         if self.options.active:
             shared = [i for i in range(len(arrays)) if i not in local]
-            try:
+            with _advising():
                 reduced = self._reduce_arrays(
                     [arrays[i] for i in shared], [names[i] for i in shared], name
                 )
-            except HorovodInternalError as error:
-                if "has ended" not in str(error):
-                    raise
-                raise HorovodInternalError(f"{error} {_ADVICE_ON_STEPS}") from None
             for i, array in zip(shared, reduced, strict=True):
                 arrays[i] = array
         return [np.True_, *arrays]

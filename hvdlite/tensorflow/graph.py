@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvdlite import exceptions
+from hvdlite.tensorflow import gpu
 from hvdlite.waiting import signals
 
 
@@ -94,34 +95,43 @@ _raise_ours_from_functions()
 _show_own_lines_only()
 
 
+made = [0]  # collectives in graphs so far
+
+
 def call(
     function: Callable[..., Sequence[Any]],
     tensors: Sequence[Any],
     dtypes: Sequence[tf.DType],
     shapes: Sequence[Any] | None = None,
+    place: str | None = None,
 ) -> list[tf.Tensor]:
     """The tensors that `function` makes of the arrays of `tensors`.
 
-    `dtypes` and, as far as they are known, `shapes` are those of the results.
-    Arrays that `function` gets must not be written to.
+    `dtypes` and, as far as they are known, `shapes` are those of the results. The arrays must not
+    be written to. They are in host memory, or with `place`, from `gpu.device_for`, on that GPU.
     """
     if tf.executing_eagerly():
+        if place is not None:
+            return as_tensorflow(gpu.run, function, tensors)
         results = as_tensorflow(function, *[np.asarray(tensor) for tensor in tensors])
         return [tf.convert_to_tensor(result) for result in results]
     signals.watch()
+    made[0] += 1
 
-    def body(*arrays: np.ndarray) -> list[np.ndarray]:
+    def body(*given: Any) -> list[Any]:
         try:
-            return list(function(*map(np.asarray, arrays)))
+            if place is not None:
+                return gpu.run(function, given)
+            return list(function(*map(np.asarray, given)))
         except exceptions.HorovodInternalError as error:
             # TensorFlow logs the message with this line only, not with the runtime's own frames.
             _failed[:] = [str(error)]
             raise exceptions.HorovodInternalError(str(error)) from None
 
-    make = tf.numpy_function
+    make = tf.py_function if place is not None else tf.numpy_function
     if not tf.inside_function():
         from hvdlite.tensorflow.v1 import in_any_order as make
-    with tf.device("/cpu:0"):
+    with tf.device(place or "/cpu:0"):
         results = make(body, list(tensors), list(dtypes))
     for result, shape in zip(results, shapes or (), strict=False):
         result.set_shape(shape)

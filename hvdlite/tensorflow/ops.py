@@ -16,6 +16,7 @@ from hvdlite.basics import process_set_number
 from hvdlite.compression import compressed
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM
+from hvdlite.tensorflow import gpu
 from hvdlite.tensorflow.compression import Compression
 from hvdlite.tensorflow.graph import as_tensorflow, call, name_of
 
@@ -72,11 +73,13 @@ def _allreduce(tensors, name=None, op=AVERAGE, prescale=1.0, postscale=1.0, proc
     name = name_of("allreduce", name)
 
     def run(*arrays: np.ndarray) -> list[np.ndarray]:
-        outputs = [np.empty_like(array) for array in arrays]
-        return calls.allreduce(arrays, outputs, name, *options).wait()
+        outputs = [gpu.empty_like(array) for array in arrays]
+        device = gpu.device_of(arrays[0])
+        return calls.allreduce(arrays, outputs, name, *options, device).wait()
 
     def forward(*inputs: tf.Tensor) -> list[tf.Tensor]:
-        return call(run, inputs, [t.dtype for t in inputs], [t.shape for t in inputs])
+        dtypes, shapes = [t.dtype for t in inputs], [t.shape for t in inputs]
+        return call(run, inputs, dtypes, shapes, gpu.device_for(inputs))
 
     return _differentiable(tensors, forward, lambda *grads: _allreduce(grads, None, *options))
 
@@ -187,10 +190,11 @@ def grouped_allgather(
     tensors, name = as_tensors(tensors, "allgather"), name_of("allgather", name)
 
     def run(*arrays: np.ndarray) -> list[np.ndarray]:
-        return calls.allgather(arrays, name, process_set).wait()
+        return calls.allgather(arrays, name, process_set, gpu.device_of(arrays[0])).wait()
 
     def forward(*inputs: tf.Tensor) -> list[tf.Tensor]:
-        return call(run, inputs, [t.dtype for t in inputs], [_any_rows(t) for t in inputs])
+        dtypes, shapes = [t.dtype for t in inputs], [_any_rows(t) for t in inputs]
+        return call(run, inputs, dtypes, shapes, gpu.device_for(inputs))
 
     def backward(*grads: tf.Tensor) -> list[tf.Tensor]:
         reduced = _allreduce(grads, process_set=process_set)
@@ -223,8 +227,8 @@ def broadcast(
     is_root = basics.rank() == root_rank
 
     def run(array: np.ndarray) -> list[np.ndarray]:
-        copy = np.array(array, order="C")
-        return [calls.broadcast(copy, root_rank, name, process_set).wait()]
+        copy, device = gpu.copy_of(array), gpu.device_of(array)
+        return [calls.broadcast(copy, root_rank, name, process_set, device).wait()]
 
     def backward(gradient: tf.Tensor) -> list[tf.Tensor]:
         reduced = _allreduce([gradient], process_set=process_set)
@@ -234,7 +238,7 @@ def broadcast(
             return [tf.zeros_like(gradient)]
 
     def forward(value: tf.Tensor) -> list[tf.Tensor]:
-        return call(run, [value], [value.dtype], [value.shape])
+        return call(run, [value], [value.dtype], [value.shape], gpu.device_for([value]))
 
     return _differentiable(as_tensors([tensor], "broadcast"), forward, backward)[0]
 
@@ -258,15 +262,22 @@ def alltoall(
     as_tensorflow(process_set_number, process_set)
     name = name_of("alltoall", name)
     given = [] if splits is None else as_tensors([splits], "alltoall")
+    given = [tf.cast(each, tf.int64) if each.dtype.is_integer else each for each in given]
 
     def run(array: np.ndarray, *counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return calls.alltoall(array, counts[0] if counts else None, name, process_set).wait()
+        numbers = [each if isinstance(each, np.ndarray) else each.get() for each in counts]
+        device = gpu.device_of(array)
+        call = calls.alltoall(array, numbers[0] if numbers else None, name, process_set, device)
+        received, rows = call.wait()
+        return received, rows.astype(np.int64)
 
     received = []
 
     def forward(value: tf.Tensor) -> list[tf.Tensor]:
-        dtypes, shapes = [value.dtype, tf.int32], [_any_rows(value), [process_set.size()]]
-        output, counts = call(run, [value, *given], dtypes, shapes)
+        dtypes, shapes = [value.dtype, tf.int64], [_any_rows(value), [process_set.size()]]
+        place = gpu.device_for([value])
+        output, counts = call(run, [value, *given], dtypes, shapes, place)
+        counts = tf.cast(counts, tf.int32)
         received[:] = [counts]
         return [output, counts]
 
@@ -314,10 +325,11 @@ def grouped_reducescatter(
     factor = prescale_factor * postscale_factor * (process_set.size() if op == SUM else 1)
 
     def run(*arrays: np.ndarray) -> list[np.ndarray]:
-        return calls.reducescatter(arrays, name, *options).wait()
+        return calls.reducescatter(arrays, name, *options, gpu.device_of(arrays[0])).wait()
 
     def forward(*inputs: tf.Tensor) -> list[tf.Tensor]:
-        return call(run, inputs, [t.dtype for t in inputs], [_any_rows(t) for t in inputs])
+        dtypes, shapes = [t.dtype for t in inputs], [_any_rows(t) for t in inputs]
+        return call(run, inputs, dtypes, shapes, gpu.device_for(inputs))
 
     def backward(*grads: tf.Tensor) -> list[tf.Tensor]:
         return grouped_allgather(

@@ -48,7 +48,8 @@ class GPUBucket(TensorBucket):
         self._ones = torch.ones_like(self.presence)
 
     def holds(self, k: int) -> bool:
-        return self.tensors[k].dtype == self.torch_dtype
+        tensor = self.tensors[k]
+        return tensor.dtype == self.torch_dtype and tensor.device == self._device
 
     def fill(self, gradients: Sequence[torch.Tensor | None], sparse_presence: int) -> None:
         mine = presence_of(gradients, sparse_presence)
@@ -68,18 +69,12 @@ class GPUBucket(TensorBucket):
 
     def request(self, name: str, op: int, scales: tuple[float, float], traced: bool) -> Request:
         request = super().request(name, op, scales, traced)
+        _, request.stream, request.current = current_stream(self._device)
         if self.is_early:
             stream = _communication_stream(self._device)
             stream.wait_stream(torch.cuda.current_stream(self._device))
             request.stream = cuda.stream(stream.cuda_stream)
-        else:
-            request.stream = current_stream(self._device).stream
         return request
-
-    def settle(self) -> None:
-        if self.is_early:
-            stream = torch.cuda.current_stream(self._device)
-            stream.wait_stream(_communication_stream(self._device))
 
 
 def _gpu_buckets(gradients, members, tensors, dtype) -> list[Bucket]:

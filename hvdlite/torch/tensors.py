@@ -1,5 +1,8 @@
 """Torch tensors as the arrays that the engine moves, without a copy where possible."""
 
+import functools
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
 import torch
@@ -60,9 +63,14 @@ def current_stream(device: torch.device) -> cuda.Device:
         return cuda.CPU
     if device.type != "cuda" or cuda.cupy() is None:
         return cuda.Device(f"{device.type}, by way of the CPU")
+    current = _current_of(device.index)
+    return cuda.Device(cuda.NAME, cuda.stream(current()), current)
+
+
+@functools.cache
+def _current_of(number: int) -> Callable[[], int]:
     # torch.cuda.current_stream() takes longer than all of a small collective.
-    pointer = torch._C._cuda_getCurrentRawStream(device.index)
-    return cuda.Device(cuda.NAME, cuda.stream(pointer))
+    return functools.partial(torch._C._cuda_getCurrentRawStream, number)
 
 
 class Place:
