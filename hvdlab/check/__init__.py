@@ -11,9 +11,20 @@ what the ranks did, never by how it is written.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
-from .course import ALL, LABS, CheckError, Script, arguments_for, find, options_of, script_of
+from .course import (
+    ALIASES,
+    ALL,
+    LABS,
+    CheckError,
+    Script,
+    arguments_for,
+    find,
+    options_of,
+    script_of,
+)
 from .judge import judge
 from .run import TIME_S, Recording, observe
 from .verdict import StepVerdict, Verdict
@@ -33,5 +44,15 @@ def check(lab: str, script: str | os.PathLike[str] | None = None, limit: float =
     """
     path = Path(script) if script is not None else find(lab)
     known = script_of(lab, path)
-    phases = arguments_for(known.phases(), options_of(path.read_text()))
-    return judge(known, path.name, observe(path, phases, limit))
+    options = options_of(path.read_text())
+    known = replace(known, names_rate=bool(options & set(ALIASES["--base-lr"])))
+    recording = observe(path, known.phases(), limit)
+    if _are_refused(recording):
+        recording = observe(path, arguments_for(known.phases(), options), limit)
+    return judge(known, path.name, recording)
+
+
+def _are_refused(recording: Recording) -> bool:
+    """Whether the script ended at once, as argparse does at arguments that it does not know."""
+    ends = [event["error"] for events in recording.events for event in events if "error" in event]
+    return bool(ends) and all(error == "SystemExit: 2" for error in ends)

@@ -82,6 +82,7 @@ class Script:
     lacks: tuple[str, ...] = ()
     decays: bool = False
     own_lr: float | None = None  # of the program for one process, where none is given
+    names_rate: bool = True  # whether the student's version has an option for it
     outside: bool = False  # not of the course
 
     @property

@@ -171,9 +171,12 @@ def _rate(script: Script, ranks: list[Rank]) -> Finding:
         if grows and "schedule" not in script.lacks:
             return UNSEEN, f"{told}, and still growing in the last step"
         unscaled = factor > 1 and all(_near(value, base) for value in top)
+        if not script.names_rate:
+            return UNSEEN, f"{told}; what one process would take is not known"
         return OPEN if unscaled else WRONG, told
-    if "schedule" in script.lacks and (low := min(step.lr for step in steps[0])) < 0.98 * top[0]:
-        return WRONG, f"{told}, but the smallest {low:.4g}"
+    begun = [step.lr for step in ranks[0].phase(0).epochs[0].steps]
+    if "schedule" in script.lacks and factor > 1 and all(_near(rate, base) for rate in begun):
+        return WRONG, f"{told}, but that of one process in all of epoch 1"
     return _own_rate(script, ranks, factor, told)
 
 
@@ -184,9 +187,9 @@ def _own_rate(script: Script, ranks: list[Rank], factor: int, told: str) -> Find
     if script.outside or not phase.steps or base is None or phase.error:
         return DONE, told
     own = max(step.lr for step in phase.steps)
-    decayed = [base * 0.1**n for n in range(3 if script.decays else 1)]
-    # Without the factor, it is the schedule that has lost it.
-    if any(_near(own, value * times) for value in decayed for times in (1, factor)):
+    # One that is not a multiple is a matter of taste.
+    twice = [base * factor * RANKS * 0.1**n for n in range(3 if script.decays else 1)]
+    if not any(_near(own, value) for value in twice):
         return DONE, told
     return WRONG, (
         f"{told}; without --base-lr it was {own:.4g}, where {base:g} is the rate of one process"
