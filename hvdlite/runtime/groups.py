@@ -86,9 +86,10 @@ class Group:
 
     def begin(self, call: Callable[..., "MPI.Request"], *buffers: Any, **more: Any):
         """Start an MPI call. Its buffers outlive an interrupt, as MPI may still write to them."""
-        request = call(*buffers, **more)
-        self.under_way.append(UnderWay(request, buffers))
-        return request
+        under_way = UnderWay(buffers)
+        self.under_way.append(under_way)
+        under_way.request = call(*buffers, **more)
+        return under_way.request
 
     def wait_all(self, requests: "Sequence[MPI.Request]", what: str = "a collective") -> None:
         """Wait, interruptibly, for all MPI calls that have begun."""
@@ -159,7 +160,7 @@ def tidy_up() -> None:
     waiting = _given_back[:]
     _given_back.clear()
     for comm, calls in waiting:
-        if all(call.request.Test() for call in calls):
+        if all(call.is_over() for call in calls):
             comm.Free()
         else:
             _given_back.append((comm, calls))

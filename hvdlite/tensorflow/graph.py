@@ -85,12 +85,12 @@ def _own_lines(trace: TracebackType | None) -> TracebackType | None:
     if trace is None:
         return None
     rest, file = _own_lines(trace.tb_next), trace.tb_frame.f_code.co_filename
-    if "site-packages" in file or file.startswith((_PACKAGE, "<")):
+    if "site-packages" in file or file.startswith((*_OURS, "<")):
         return rest
     return TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
-_PACKAGE = str(Path(__file__).parents[1])
+_OURS = [str(Path(__file__).parents[2] / name) for name in ("hvdlite", "hvdnames")]
 _raise_ours_from_functions()
 _show_own_lines_only()
 

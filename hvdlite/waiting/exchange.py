@@ -5,7 +5,8 @@ round ahead of another, so two slots a rank, used in turn, are enough.
 """
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,11 +21,20 @@ _ROUND, _SIGNALS, _SLOT, _TIME = 0, 1, 2, 4  # 64-bit fields of a row; slots and
 ROW_BYTES = 64
 
 
-class UnderWay(NamedTuple):
-    """A call of MPI and what it reads and writes, which must outlive an interrupt."""
+@dataclass(slots=True)
+class UnderWay:
+    """A call of MPI and what it reads and writes, which must outlive an interrupt.
 
-    request: "MPI.Request"
+    Made before the call: an interrupt that comes while MPI begins is raised right after it, when
+    nobody has the request yet. Without one it counts as never finished.
+    """
+
     buffers: tuple
+    request: "MPI.Request | None" = None
+
+    def is_over(self) -> bool:
+        """Whether MPI has finished with the buffers."""
+        return self.request is not None and self.request.Test()
 
 
 class SharedExchange:
@@ -107,11 +117,12 @@ class MessageExchange:
     def post(self, number: int, value: int) -> None:
         self._group.world.status.receive()
         self._mine[0] = value
-        request = self._group.comm.Iallgather(self._mine, self._values)
-        self._calls = [UnderWay(request, (self._mine, self._values))]
+        call = UnderWay((self._mine, self._values))
+        self._calls = [call]
+        call.request = self._group.comm.Iallgather(*call.buffers)
 
     def arrived(self, number: int) -> bool:
-        if self._calls and self._calls[0].request.Test():
+        if self._calls and self._calls[0].is_over():
             self._calls = []
             self._arrived_at = time.monotonic()
         return not self._calls

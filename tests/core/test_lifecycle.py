@@ -272,3 +272,27 @@ def test_an_interrupt_between_the_number_and_the_start_of_a_call_is_told(ranks):
     (one, life), (two, other) = ranks(2).run(_interrupted_between, timeout=60)
     assert one == "interrupted" and "rank 0 was interrupted in allreduce" in two
     assert life == other == 2
+
+
+def _interrupted_as_mpi_begins() -> list[tuple]:
+    """The buffers that are kept for a call of MPI that nobody has the request of."""
+    import contextlib
+
+    import hvdlite
+    from hvdlite import testing
+
+    hvdlite.init()
+    group = testing.collectives().group
+
+    def call(*buffers):
+        raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        group.begin(call, b"sent", b"received")
+    kept = [each.buffers for each in group.under_way]
+    group.under_way.clear()
+    return kept
+
+
+def test_the_buffers_of_a_call_outlive_an_interrupt_as_it_begins(ranks):
+    assert ranks(2).run(_interrupted_as_mpi_begins) == [[(b"sent", b"received")]] * 2

@@ -9,7 +9,8 @@ from pathlib import Path
 import ipyparallel as ipp
 import psutil
 import pytest
-from mpi import ROOT
+
+ROOT = Path(__file__).resolve().parents[2]  # the engines don't find tests/mpi.py
 
 
 @pytest.fixture
