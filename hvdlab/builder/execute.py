@@ -39,20 +39,36 @@ def execute(
     }
     if strict:
         env["NBGRADER_EXECUTION"] = "autograde"  # checks raise errors, as for the autograder
-    client = NotebookClient(
-        notebook,
-        timeout=CELL_LIMIT,
-        kernel_name="python3",
-        record_timing=False,
-        coalesce_streams=True,
-        extra_arguments=["--IPKernelApp.log_level=40"],
-        resources={"metadata": {"path": str(folder)}},
-    )
     try:
-        client.execute(env=env)
+        _execute(notebook, folder, env)
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         raise BuildError(f"a cell failed or did not end:\n{error}") from None
     return notebook
+
+
+def _execute(notebook: NotebookNode, folder: Path, env: dict[str, str]) -> None:
+    """Run it, with a second try where the kernel has not come up.
+
+    Jupyter gives a kernel ports that are free, and another process may take one before it does.
+    """
+
+    def client() -> NotebookClient:
+        return NotebookClient(
+            notebook,
+            timeout=CELL_LIMIT,
+            kernel_name="python3",
+            record_timing=False,
+            coalesce_streams=True,
+            extra_arguments=["--IPKernelApp.log_level=40"],
+            resources={"metadata": {"path": str(folder)}},
+        )
+
+    try:
+        client().execute(env=env)
+    except RuntimeError as error:
+        if type(error) is not RuntimeError:  # that of a kernel that had come up
+            raise
+        client().execute(env=env)
 
 
 def tidy(notebook: NotebookNode, lab: Lab) -> NotebookNode:
