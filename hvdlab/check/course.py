@@ -9,13 +9,13 @@ from pathlib import Path
 
 BASE_LR = 0.01  # what the first run is given; the second one has the script's own
 BATCH = 16  # images a step, for each process
-RATES = ("--base-lr=", "--lr=", "--learning-rate=")
 # What other people call the options of the course's scripts.
 ALIASES = {
     "--base-lr": ("--base-lr", "--lr", "--learning-rate"),
     "--epochs": ("--epochs", "--num-epochs", "--n-epochs", "--max-epochs"),
     "--batch-size": ("--batch-size", "--batch", "--bs"),
 }
+RATES = tuple(f"{name}=" for name in ALIASES["--base-lr"])
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 

@@ -22,7 +22,7 @@ class Step:
     elements: int
     ids: list[int | str] = field(default_factory=list)
     loss: float | None = None  # of the last backward pass
-    passes: int = 0  # batches
+    batches: int = 0
     reduced: int = 0  # elements that went through an allreduce for it
     expected: float | None = None  # the mean cross entropy of what the model said
     own: list[float] | None = None  # a sketch of this rank's gradients before they were reduced
@@ -109,7 +109,7 @@ def _read_rank(events: list[Event]) -> Rank:
     ids: list[int | str] = []
     loss: float | None = None
     expected: float | None = None
-    passes, reduced, tests = 0, 0, False
+    batches, reduced, tests = 0, 0, False
     lists = {"init": rank.inits, "gpu": rank.gpus, "threads": rank.threads, "fit": rank.fits,
              "outside": rank.outside, "network": rank.network}  # fmt: skip
     for event in events:
@@ -118,7 +118,7 @@ def _read_rank(events: list[Event]) -> Rank:
             lists[kind].append({**event, "phase": len(rank.phases)})
         elif kind == "phase":
             rank.phases.append(Phase())
-            ids, loss, expected, passes, reduced, tests = [], None, None, 0, 0, False
+            ids, loss, expected, batches, reduced, tests = [], None, None, 0, 0, False
             rank.phases[-1].arguments = event.get("arguments", [])
         elif kind == "finished":
             rank.finished = True
@@ -130,7 +130,7 @@ def _read_rank(events: list[Event]) -> Rank:
         if kind == "batch" and _is_inside(event["ids"], ids):
             continue
         if kind == "batch" and event["train"]:
-            ids, passes = ids + event["ids"], passes + 1
+            ids, batches = ids + event["ids"], batches + 1
             if tests or not phase.epochs:
                 phase.epochs.append(Epoch())
                 tests = False
@@ -156,11 +156,11 @@ def _read_rank(events: list[Event]) -> Rank:
                 phase.epochs.append(Epoch())
             fields = {name: event[name] for name in ("lr", "grads", "before", "after", "elements")}
             fields |= {name: event[name] for name in ("own", "used", "without") if name in event}
-            fields |= {"ids": ids, "loss": loss, "expected": expected, "passes": passes}
+            fields |= {"ids": ids, "loss": loss, "expected": expected, "batches": batches}
             fields["reduced"] = reduced
             fields["again"] = bool(phase.steps) and not ids and loss is None
             phase.epochs[-1].steps.append(Step(**fields))
-            ids, loss, expected, passes, reduced = [], None, None, 0, 0
+            ids, loss, expected, batches, reduced = [], None, None, 0, 0
         elif kind == "end":
             phase.error, phase.where, phase.ended = event["error"], event.get("where", ""), True
     return rank

@@ -361,7 +361,9 @@ def _threads(ranks: list[Rank]) -> Finding:
     counts = [[e["count"] for e in rank.threads if e["phase"] == last] for rank in ranks]
     used = [mine[-1] if mine and mine[-1] else CORES for mine in counts]
     told = _both([f"uses {count} thread{'s' if count > 1 else ''}" for count in used])
-    told += f"; the host has {CORES} cores (pretended) for {sharing} rank{'s'[: sharing - 1]}"
+    told += (
+        f"; the host has {CORES} cores (pretended) for {sharing} rank{'s' if sharing > 1 else ''}"
+    )
     if any(not 1 <= count <= CORES // sharing for count in used):
         return WRONG if any(counts) else OPEN, told
     return (DONE, told) if sharing > 1 else (UNSEEN, f"{told}; no ranks that share one were seen")

@@ -86,7 +86,7 @@ def _share_of_the_loss(steps: list[Step]) -> float:
     The losses of several batches before a step are taken for parts of one.
     """
     known = [step for step in steps if step.loss and step.expected]
-    shares = [step.passes * step.loss / step.expected for step in known]
+    shares = [step.batches * step.loss / step.expected for step in known]
     for share in (1 / RANKS, RANKS):
         if shares and all(abs(each - share) <= 0.05 * share for each in shares):
             return share

@@ -73,7 +73,7 @@ def _pretend_hosts(record: Recorder, basics: Any, apart: int) -> None:
     In the first `apart` runs of the script each rank has a host of its own: all are local rank 0.
     In the others they share one, where their local ranks are in reverse.
     """
-    size, rank = basics.size, basics.rank
+    size, rank = basics.size, basics.rank  # which raise before init(), and so do the others
 
     def told(alone: Callable[[], int], together: Callable[[], int]) -> Callable[[], int]:
         return lambda: alone() if record.phase <= apart else together()
