@@ -318,6 +318,7 @@ class Engine:
         KINDS[batch[0].descriptor.kind].run(work, batch)
 
     def _run_on_gpu(self, channel: Channel, batch: list[Request]) -> None:
+        """Run calls on a GPU's arrays, watched from the first one on: they wait in foreign code."""
         if not self._watched:
             self._watched = True
             watchdog.watch(self)

@@ -144,11 +144,14 @@ def in_pieces(array: np.ndarray) -> list[np.ndarray]:
     return [data[i : i + LARGEST_COUNT] for i in range(0, len(data), LARGEST_COUNT)]
 
 
-_given_back: list[tuple["MPI.Intracomm", list[UnderWay]]] = []
+_given_back: list[tuple[Any, list[UnderWay]]] = []
 
 
-def give_back(comm: "MPI.Intracomm", calls: list[UnderWay]) -> None:
-    """This rank will not use a communicator any more; MPI may not have finished `calls` on it."""
+def give_back(comm: Any, calls: list[UnderWay]) -> None:
+    """This rank will not use a communicator any more; MPI may not have finished `calls` on it.
+
+    One of MPI's, or NCCL's (`NCCLCollectives`), which its `Free()` ends.
+    """
     _given_back.append((comm, calls))
 
 
