@@ -31,7 +31,7 @@ lab:  ## Install, fetch the data, train on 1 and 2 processes, compare; FULL=1 tr
 	@echo "Install (two minutes, once), fetch the data, then train on 1 and on 2 processes and compare."
 	@$(MAKE) --no-print-directory install
 	@$(BIN)/hvdlab data
-	@$(BIN)/hvdlab compare $(if $(FULL),,--images 5000) scripts/solutions/fashion_mnist_torch.py
+	@$(BIN)/hvdlab compare $(if $(FULL),,--minutes 2.3) scripts/solutions/fashion_mnist_torch.py
 	@echo "Open the labs with: make jupyter"
 
 jupyter: install  ## Open JupyterLab on labs/

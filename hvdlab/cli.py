@@ -90,9 +90,11 @@ def compare(
     out: Annotated[Path, typer.Option(help="Folder for the plot and the JSON file.")] = Path(
         "results"
     ),
-    images: Annotated[
-        int | None,
-        typer.Option(help="Train on only so many images (the script's --limit), twice in turn."),
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            help="Take about so long: train on a part of the images (by the script's --limit)."
+        ),
     ] = None,
 ) -> None:
     """Train with 1 and with several processes and compare: time, speed-up, accuracy.
@@ -106,7 +108,7 @@ def compare(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the jobs as Ctrl-C does
     try:
-        run(script, np, epochs, arguments or [], max_repeats, again, out, images)
+        run(script, np, epochs, arguments or [], max_repeats, again, out, minutes)
     except KeyboardInterrupt:
         raise fail("interrupted; the jobs were ended", 130) from None
     except RuntimeError as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -21,7 +21,7 @@ from . import cache, report
 from .analysis import Run, spread_hides
 from .job import CompareError, Job, run
 from .machine import cores, describe, gpus, gpus_for, versions
-from .trial import Estimate, announce, try_out
+from .trial import Estimate, announce, images_for, try_out
 
 __all__ = ["CompareError", "Comparison", "Job", "Run", "compare", "default_np", "run"]
 
@@ -93,12 +93,12 @@ def compare(
     arguments: Sequence[str] = (),
     max_repeats: int = 2,
     again: bool = False,
-    images: int | None = None,
+    minutes: float | None = None,
 ) -> Comparison:
     """Train with each number of processes and gather the figures.
 
-    Before the first run it says on stderr what will run; with `images`, a trial on a few of them
-    tells how long that takes, and the bars show the time left from the start.
+    Before the first run it says on stderr what will run; with `minutes`, a trial on a few images
+    tells how many can be had in that time, and the bars show the time left from the start.
 
     One process always runs: with the threads that each process has in the largest run (the
     baseline), and, on a CPU, with all cores (the reference). Where the spread leaves the
@@ -112,23 +112,28 @@ def compare(
         arguments: passed on to the script.
         max_repeats: how often a run is done at most.
         again: run everything anew.
-        images: train on only so many images in each epoch, by the script's --limit. The runs are
-            then done twice in any case, in turn, since short epochs differ more.
+        minutes: train on only so many images in each epoch, by the script's --limit, that all
+            of it takes about so long. The runs are then done twice in any case, in turn, since
+            short epochs differ more.
 
     Raises:
-        CompareError: the script is missing, a number makes no sense, or a job failed.
+        CompareError: the script is missing or takes no --limit for `minutes`, a number makes no
+            sense, or a job failed.
     """
     path = Path(script).resolve()
     if not path.is_file():
         raise CompareError(f"there is no script {script}")
     counts = sorted({1, *(np or default_np())})
-    if counts[0] < 1 or epochs < 1 or max_repeats < 1 or (images is not None and images < 1):
-        raise CompareError("processes, epochs, repeats and images are numbers from 1 on")
-    limit = () if images is None else (f"--limit={images}",)
+    if counts[0] < 1 or epochs < 1 or max_repeats < 1:
+        raise CompareError("processes, epochs and repeats are numbers from 1 on")
+    if minutes is not None and not 0 < minutes < float("inf"):
+        raise CompareError(f"a comparison can't take {minutes} minutes; try 2.5")
+    if minutes is not None and "--limit" not in path.read_text(errors="replace"):
+        raise CompareError(f"{script} takes no --limit, which --minutes needs")
     with gpus_for(counts[-1]) as hidden:
-        result = Comparison(path, counts, hidden_gpus=hidden, images=images)
-        rounds = 1 if images is None else 2
-        _fill(result, epochs, (*arguments, *limit), rounds, max(rounds, max_repeats), again)
+        result = Comparison(path, counts, hidden_gpus=hidden)
+        rounds = 1 if minutes is None else 2
+        _fill(result, epochs, tuple(arguments), rounds, max(rounds, max_repeats), again, minutes)
     return result
 
 
@@ -139,32 +144,38 @@ def _fill(
     rounds: int,
     max_repeats: int,
     again: bool,
+    minutes: float | None,
 ) -> None:
     threads = max(1, cores() // result.np[-1])
     jobs = [Job(result.script, count, threads, epochs, arguments) for count in result.np]
+    # Two epochs and the one that warms up give its speed; it need not train to the end.
+    whole = replace(jobs[0], threads=cores(), epochs=min(epochs, 3))
+    reference = [whole] if cores() > threads else []
     estimate = None
+    if minutes is not None:
+        estimate = try_out(jobs[0], again)
+        result.images = images_for(estimate, [*jobs, *reference], minutes * 60 / rounds)
+        limited = (*arguments, f"--limit={result.images}")
+        jobs, reference = [[replace(j, arguments=limited) for j in js] for js in (jobs, reference)]
     if again or not all(cache.load(cache.key(job, 0)) for job in jobs):
-        estimate = try_out(jobs[0], result.images)
-        announce(jobs, rounds, result.images, estimate)
+        announce([jobs[0], *reference, *jobs[1:]], rounds, result.images, estimate)
     for job in jobs:
         result.runs.append(Run(job))
-        _once_more(result.runs[-1], again, estimate)
+        _once_more(result.runs[-1], again, estimate, result.images)
     on_cpu = result.baseline.last.get("device", "cpu") == "cpu"
-    if on_cpu and cores() > threads:
-        # Two epochs and the one that warms up give its speed; it need not train to the end.
-        job = Job(result.script, 1, cores(), min(epochs, 3), arguments)
-        result.runs.insert(1, Run(job, reference=True))
-        _once_more(result.runs[1], again, estimate)
+    if on_cpu and reference:
+        result.runs.insert(1, Run(reference[0], reference=True))
+        _once_more(result.runs[1], again, estimate, result.images)
     for _ in range(rounds - 1):
         for one in result.runs:
-            _once_more(one, again, estimate)
+            _once_more(one, again, estimate, result.images)
     while len(result.baseline.repeats) < max_repeats:
         open_runs = _open(result)
         if not open_runs:
             break
         # The baseline runs again too: whatever else the machine does then, both meet it.
         for one in [result.baseline, *open_runs]:
-            _once_more(one, again, estimate)
+            _once_more(one, again, estimate, result.images)
 
 
 def _open(result: Comparison) -> list[Run]:
@@ -180,10 +191,11 @@ def _open(result: Comparison) -> list[Run]:
     ]
 
 
-def _once_more(one: Run, again: bool, estimate: Estimate | None) -> None:
+def _once_more(one: Run, again: bool, estimate: Estimate | None, images: int | None) -> None:
     name = cache.key(one.job, len(one.repeats))
     epochs = None if again else cache.load(name)
     if epochs is None:
-        epochs = run(one.job, expected=estimate and estimate.of_epoch(one.job))
+        expected = estimate.of_epoch(one.job, images) if estimate and images else None
+        epochs = run(one.job, expected=expected)
         cache.store(name, epochs)
     one.repeats.append(epochs)

@@ -17,7 +17,7 @@ def run(
     max_repeats: int,
     again: bool,
     out: Path,
-    images: int | None,
+    minutes: float | None,
 ) -> None:
     """Compare, print the table and the notes, write the plot and the numbers.
 
@@ -28,7 +28,7 @@ def run(
         counts = [int(part) for part in np.split(",")] if np else None
     except ValueError:
         raise CompareError(f"--np takes numbers such as 1,2,4, not {np!r}") from None
-    result = compare(script, counts, epochs, arguments, max_repeats, again, images)
+    result = compare(script, counts, epochs, arguments, max_repeats, again, minutes)
     console = Console()
     result.show(console)
     for path in result.save(out):

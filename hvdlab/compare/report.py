@@ -71,7 +71,7 @@ def notes(comparison: Comparison) -> list[str]:
     if comparison.images:
         lines.append(
             f"Each epoch had {comparison.images:,} images, so the accuracy is that of a short "
-            "training. Whole epochs: `make lab FULL=1`, or `hvdlab compare` without --images."
+            "training. Whole epochs: `make lab FULL=1`, or `hvdlab compare` without --minutes."
         )
     if comparison.hidden_gpus:
         there = (

@@ -5,56 +5,67 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+from . import cache
 from .job import Job, run
 from .machine import cores
 
 IMAGES = 512  # enough for a first guess within seconds
+FEWEST, MOST = 500, 60_000  # images of an epoch
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds that a run takes: until its first step, and for an epoch of one process."""
+    """Seconds that a run takes: until its first step, and for each image on one process."""
 
     start: float
-    epoch: float
+    image: float
 
-    def of_epoch(self, job: Job) -> float:
+    def of_epoch(self, job: Job, images: int) -> float:
         """Seconds of an epoch; processes on cores of their own share the work."""
-        return self.epoch / min(job.np, cores())
+        return self.image * images / min(job.np, cores())
 
-    def of_run(self, job: Job) -> float:
+    def of_run(self, job: Job, images: int) -> float:
         """Seconds from the job's command to its end."""
-        return self.start + job.epochs * self.of_epoch(job)
+        return self.start + job.epochs * self.of_epoch(job, images)
 
 
-def try_out(job: Job, images: int | None) -> Estimate | None:
-    """Train on a few images, as `job` would on `images`; None where nothing can be learnt of it.
+def try_out(job: Job, again: bool) -> Estimate:
+    """Train on a few images, as `job` would on all of them; not again where that was done before.
 
     Raises:
         CompareError: the job failed; so it does within seconds.
     """
-    if images is None or "--limit" not in Path(job.script).read_text(errors="replace"):
-        return None
-    options = tuple(one for one in job.arguments if not one.startswith("--limit="))
+    trial = replace(job, epochs=1, arguments=(*job.arguments, f"--limit={IMAGES}"))
+    name = cache.key(trial, 0)
+    if not again and (kept := cache.load(name)):
+        return Estimate(*kept[0]["estimate"])  # type: ignore[misc]
     start = time.monotonic()
-    *_, last = run(replace(job, epochs=1, arguments=(*options, f"--limit={IMAGES}")), "a trial")
+    *_, last = run(trial, "a trial")
     wall, training = time.monotonic() - start, float(last["seconds"])  # type: ignore[arg-type]
     # The script tests on as many images as it trains on, which takes a third of the time.
-    return Estimate(wall - training, training * images / IMAGES * 4 / 3)
+    estimate = Estimate(wall - training, training / IMAGES * 4 / 3)
+    cache.store(name, [{**last, "estimate": [estimate.start, estimate.image]}])
+    return estimate
+
+
+def images_for(estimate: Estimate, jobs: list[Job], seconds: float) -> int:
+    """How many images an epoch may have so that the jobs take so long, one after the other."""
+    left = seconds - len(jobs) * estimate.start
+    passes = sum(job.epochs / min(job.np, cores()) for job in jobs)
+    images = int(left / passes / estimate.image)
+    return min(MOST, max(FEWEST, images - images % FEWEST))
 
 
 def announce(jobs: list[Job], rounds: int, images: int | None, estimate: Estimate | None) -> None:
     """Say on stderr what will run, and how long that takes."""
-    titles = [job.title for job in jobs]
-    if cores() > jobs[0].threads:
-        jobs = [*jobs, replace(jobs[0], threads=cores())]
-        titles.insert(1, jobs[-1].title)
-    how = f"{jobs[0].epochs} epochs each" + (f", {rounds} times in turn" if rounds > 1 else "")
+    titles = ", ".join(job.title for job in jobs)
     part = f" of {images:,} images" if images else ""
-    line = f"Comparing {', '.join(titles)}: {how.replace('epochs', 'epochs' + part)}"
-    if estimate:
-        minutes = rounds * sum(map(estimate.of_run, jobs)) / 60
+    how = f"{jobs[0].epochs} epochs{part} each" + (
+        f", {rounds} times in turn" if rounds > 1 else ""
+    )
+    line = f"Comparing {titles}: {how}"
+    if estimate and images:
+        minutes = rounds * sum(estimate.of_run(job, images) for job in jobs) / 60
         line += f"; about {minutes:.0f} minutes" if minutes >= 1.5 else "; about a minute"
     print(f"{line}.", file=sys.stderr, flush=True)

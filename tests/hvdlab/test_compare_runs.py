@@ -11,6 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hvdlab.compare.job import Job
+from hvdlab.compare.machine import cores
+from hvdlab.compare.trial import Estimate, images_for
+
 ROOT = Path(__file__).parents[2]
 SOLUTION = ROOT / "scripts/solutions/fashion_mnist_torch.py"
 LIMIT = 240
@@ -73,26 +77,46 @@ def test_open_questions_are_asked_again(bench):
 
 
 def test_a_part_of_the_images_is_tried_out_and_then_trained_on_twice_in_turn(bench):
-    out, err, code = bench.run(bench.script, "--np", "1,2", "--epochs", 2, "--images", 3000)
+    arguments = (bench.script, "--np", "1,2", "--epochs", 2, "--minutes", 0.01)
+    out, err, code = bench.run(*arguments)
     assert code == 0, err
     (share,) = {job[1] for job in bench.ran() if job[0] == "2"}
     trial, *jobs = [(job[0], job[2], job[4]) for job in bench.ran() if job[1] == share]
     assert trial == ("1", "1", "512")
-    assert jobs == [("1", "2", "3000"), ("2", "2", "3000")] * 2
+    assert jobs == [("1", "2", "500"), ("2", "2", "500")] * 2, "the fewest, in so short a time"
     first = err.replace("\r", "\n").split("Comparing ")[1].splitlines()[0]
-    assert "2 epochs of 3,000 images each, 2 times in turn; about" in first
+    assert "2 epochs of 500 images each, 2 times in turn; about" in first
     for title in ("1 process x", "2 processes x"):
         assert title in first
-    assert "Each epoch had 3,000 images" in out
-    _, err, _ = bench.run(bench.script, "--np", "1,2", "--epochs", 2, "--images", 3000)
-    assert "Comparing" not in err, "all runs are there"
+    assert "Each epoch had 500 images" in out
+    count = len(bench.ran())
+    _, err, _ = bench.run(*arguments)
+    assert "Comparing" not in err and len(bench.ran()) == count, "the trial and all runs are there"
+
+
+def test_images_for_a_time():
+    jobs = [Job(Path("x.py"), count, 1, 3) for count in (1, 2)]
+    estimate = Estimate(start=5.0, image=0.002)
+    passes = 3 + 3 / min(2, cores())
+    images = images_for(estimate, jobs, 100)
+    assert images % 500 == 0
+    assert sum(estimate.of_run(job, images) for job in jobs) <= 100
+    assert sum(estimate.of_run(job, images + 500) for job in jobs) > 100
+    assert images == int(90 / passes / 0.002) // 500 * 500
+    assert images_for(estimate, jobs, 1) == 500 and images_for(estimate, jobs, 1e6) == 60_000
 
 
 def test_a_script_that_fails_does_so_in_the_trial(bench):
     bench.script.write_text("raise SystemExit('no GPU here, not even for --limit')")
-    _, err, code = bench.run(bench.script, "--np", "1,2", "--images", 3000)
+    _, err, code = bench.run(bench.script, "--np", "1,2", "--minutes", 2)
     assert code == 1 and "no GPU here" in err and "--limit=512" in err
     assert "Comparing" not in err and "Traceback" not in err
+
+
+def test_a_script_without_limit_takes_as_long_as_it_takes(bench):
+    bench.script.write_text("print('all of it')")
+    _, err, code = bench.run(bench.script, "--minutes", 2)
+    assert code == 1 and "takes no --limit" in err
 
 
 def test_failing_job_tells_its_own_story(bench):
@@ -117,7 +141,7 @@ def test_script_that_reports_nothing(bench):
         (("quick.py", "--np", "two"), "--np takes numbers such as 1,2,4, not 'two'"),
         (("quick.py", "--np", "0,1"), "numbers from 1 on"),
         (("quick.py", "--epochs", "0"), "numbers from 1 on"),
-        (("quick.py", "--images", "0"), "numbers from 1 on"),
+        (("quick.py", "--minutes", "0"), "can't take 0.0 minutes"),
     ],
 )
 def test_mistakes_get_one_clear_message(bench, arguments, message):
