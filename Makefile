@@ -60,6 +60,7 @@ test-whole: install  ## Run what takes longer: training on all images, every pro
 
 test-gpu: install  ## Run what needs two GPUs: tests, then benchmarks
 	@$(BIN)/python -m pytest -m gpu -p no:xdist $(PYTEST_ARGS)
+	@$(BIN)/python tests/gpu_faults.py --count 50
 	@for b in gpu_allreduce gpu_step; do $(BIN)/horovodrun -np 2 $(BIN)/python benchmarks/$$b.py || exit; done
 	@$(BIN)/python benchmarks/keras_gpu.py
 

@@ -4,7 +4,7 @@
 
 - DDP: DistributedDataParallel as it comes
 - tuned: with gradient_as_bucket_view, static_graph and no broadcast of buffers
-- graph: hvdlite, the whole step captured as a CUDA graph and replayed (small models)
+- graph: hvdlite, the whole step by `hvd.cuda_graph` (small models)
 
 SGD with momentum. All ranks compute in all cases; each variant's steps are timed in turn with the
 others', and its time is that of the slowest rank, the median over the rounds.
@@ -131,19 +131,7 @@ def trainer(kind: str, build: Callable, data: tuple, half: bool) -> Callable[[],
         loss.backward()
         optimizer.step()
 
-    return captured(step) if kind == "graph" else step
-
-
-def captured(step: Callable[[], None]) -> Callable[[], None]:
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(5):
-            step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
+    return hvd.cuda_graph(step) if kind == "graph" else step
 
 
 def main() -> None:

@@ -195,9 +195,13 @@ def version_of(name):
 
 
 def pip(command, *arguments):
-    """Run the environment's pip within constraints.txt and the user's own pip configuration."""
-    quiet = "--disable-pip-version-check"
-    run([PYTHON, "-m", "pip", command, quiet, "--constraint", CONSTRAINTS, *arguments])
+    """Run the environment's pip within constraints.txt and the user's own pip configuration.
+
+    Python compiles what a program imports when it does so first; pip would compile all of it, for
+    more than a minute on a slow machine.
+    """
+    options = ["--disable-pip-version-check", "--no-compile", "--constraint", CONSTRAINTS]
+    run([PYTHON, "-m", "pip", command, *options, *arguments])
 
 
 def run(command):

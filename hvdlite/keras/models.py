@@ -4,7 +4,7 @@ from typing import Any
 
 from hvdlite.compression import NoneCompressor
 from hvdlite.gradients.options import GradientOptions
-from hvdlite.keras.optimizer import DistributedMixin, distribute, without_xla
+from hvdlite.keras.optimizer import DistributedMixin, distribute, leave_as_is
 
 
 def load(
@@ -25,5 +25,5 @@ def load(
     optimizer = model.optimizer
     if optimizer is not None and not isinstance(optimizer, DistributedMixin):
         model.optimizer = distribute(optimizer, GradientOptions(compression=compression))
-        without_xla(model)
+        leave_as_is(model)
     return model

@@ -87,18 +87,10 @@ class Keras3Mixin(DistributedMixin):
     _hvd_variables: Sequence[Any] = ()
     _hvd_reduced = False  # already, by what scales the loss
     _hvd_factor = 1
-    _hvd_compile: Any = None  # what runs the update as a program of XLA; see `xla`
 
     def _backend_apply_gradients(self, grads: list[Any], trainable_variables: list[Any]) -> None:
-        update = super()._backend_apply_gradients
         with attributes(self, _hvd_variables=trainable_variables):
-            if self._hvd_compile is None or self.gradient_accumulation_steps:
-                update(grads, trainable_variables)
-                return
-            if not self._hvd_reduced:
-                grads = self._hvd_reduce(grads, trainable_variables)
-            with attributes(self, _hvd_reduced=True):
-                self._hvd_compile(update, grads, trainable_variables)
+            super()._backend_apply_gradients(grads, trainable_variables)
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
         if not self._hvd_reduced:
@@ -211,8 +203,8 @@ def local_layers_of(layers: Any) -> list[Any]:
 
 
 # Where Keras decides something by itself that a collective needs decided otherwise: it compiles
-# steps with XLA on GPUs, as a whole, which can't contain a Python function, and it judges each
-# rank's gradients before they are reduced.
+# whole steps, also where they can't be with a collective in them, and it judges each rank's
+# gradients before they are reduced.
 
 _seen: set[str] = set()
 
@@ -222,19 +214,20 @@ def see_to(keras: Any) -> None:
     if keras.__name__ in _seen:
         return
     _seen.add(keras.__name__)
-    if _is_keras_3_on_tensorflow(keras.Model):
-        from hvdlite.tensorflow.xla import split_steps
-
-        split_steps(keras.Model)
-    else:
-        _compile_without_xla(keras.Model)
+    if not _compiles_collectives(keras.__name__):
+        _compile_as_is(keras.Model)
     scaling = getattr(keras.optimizers, "LossScaleOptimizer", None)
     if scaling is not None:
         _reduce_before_judging(scaling)
 
 
-def _is_keras_3_on_tensorflow(model: Any) -> bool:
-    return hasattr(model, "_make_function") and backend() == "tensorflow"
+def _compiles_collectives(package: str) -> bool:
+    """Whether a step of this Keras can be compiled with a collective in it."""
+    if package == "keras" and backend() != "tensorflow":
+        return False
+    from hvdlite.tensorflow import xla
+
+    return xla.is_available()
 
 
 def is_distributed(optimizer: Any) -> bool:
@@ -242,7 +235,7 @@ def is_distributed(optimizer: Any) -> bool:
     return isinstance(getattr(optimizer, "inner_optimizer", optimizer), DistributedMixin)
 
 
-def _compile_without_xla(model: type) -> None:
+def _compile_as_is(model: type) -> None:
     # Where it is defined: a class with a `compile` of its own would not be compiled on loading.
     owner = next(each for each in model.__mro__ if "compile" in vars(each))
     original = owner.compile
@@ -251,15 +244,16 @@ def _compile_without_xla(model: type) -> None:
     def compile(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if is_distributed(self.optimizer):
-            without_xla(self)
+            leave_as_is(self)
 
     owner.compile = compile
 
 
-def without_xla(model: Any) -> None:
-    """Make a compiled model run its steps without XLA, unless they are split around collectives."""
-    if not _is_keras_3_on_tensorflow(model):
-        setattr(model, "_jit_compile" if hasattr(model, "_jit_compile") else "jit_compile", False)
+def leave_as_is(model: Any) -> None:
+    """Make a compiled model run its steps uncompiled where they can't have a collective."""
+    native = hasattr(model, "jit_compile")
+    if not _compiles_collectives("keras" if native else "tf_keras"):
+        setattr(model, "jit_compile" if native else "_jit_compile", False)
 
 
 def _reduce_before_judging(scaling: type) -> None:

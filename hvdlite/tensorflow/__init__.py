@@ -3,6 +3,7 @@
 # ruff: noqa: F403, I001
 # fmt: off
 import hvdnames as _hvdnames
+import tensorflow as _tf
 
 from hvdlite import *
 from hvdlite import __all__ as _basics
@@ -34,5 +35,14 @@ __all__ = [
     "process_set_included_op", "rank_op", "reducescatter", "size_op",
 ]
 # fmt: on
+
+# What a tf.function calls here is called as it is. AutoGraph would rewrite all of it, down to
+# Python's own modules, which takes seconds.
+for _name in ("allgather", "allgather_object", "allreduce", "alltoall", "barrier", "broadcast",
+              "broadcast_", "broadcast_object", "broadcast_variables", "grouped_allgather",
+              "grouped_allreduce", "grouped_reducescatter", "join", "local_rank_op",
+              "local_size_op", "process_set_included_op", "rank_op", "reducescatter",
+              "size_op"):  # fmt: skip
+    globals()[_name] = _tf.autograph.experimental.do_not_convert(globals()[_name])
 
 _hvdnames.supply()

@@ -1,8 +1,9 @@
 """TensorFlow's tensors on a GPU as arrays that NCCL reads and writes.
 
-TensorFlow does not show the streams that it computes on. So it is waited for before a call, which
-DLPack does, and the call is waited for before TensorFlow goes on. The addresses come from DLPack,
-the number of the GPU from CUDA: TensorFlow counts the GPUs that are visible to it.
+In eager code TensorFlow does not show the stream that it computes on. So it is waited for before a
+call, which DLPack does, and the call is waited for before TensorFlow goes on. The addresses come
+from DLPack, the number of the GPU from CUDA: TensorFlow counts the GPUs that are visible to it.
+In a tf.function it is XLA that calls, with its stream and the addresses; see `xla`.
 """
 
 import ctypes
@@ -39,14 +40,16 @@ _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
-class _Made(threading.local):
-    """The tensors of the call that this thread is in, by their address."""
+class _Call(threading.local):
+    """What this thread's call works with."""
 
     def __init__(self) -> None:
-        self.tensors: dict[int, tf.Tensor] = {}
+        self.stream: Any = None
+        self.tensors: dict[int, tf.Tensor] = {}  # by their addresses
+        self.results: list[np.ndarray] = []  # memory that waits for them
 
 
-_made = _Made()
+_call = _Call()
 
 
 def device_for(tensors: Sequence[tf.Tensor]) -> str | None:
@@ -55,50 +58,87 @@ def device_for(tensors: Sequence[tf.Tensor]) -> str | None:
     It follows from the program, so that all ranks come to the same. In a tf.function, TensorFlow
     has placed few of the tensors yet; the others go where gradients and variables are.
     """
-    if not tensors or not all(tensor.dtype in _DTYPES for tensor in tensors) or not _there():
+    if not tensors or not all(tensor.dtype in _DTYPES for tensor in tensors) or not is_there():
         return None
     if tf.executing_eagerly():
         places = {tensor.backing_device for tensor in tensors}
     elif tf.inside_function():
-        places = {tensor.device for tensor in tensors if tensor.device} or {"GPU:0"}
+        places = {tensor.device for tensor in tensors if tensor.device} or {scope() or "GPU:0"}
     else:
         return None  # a graph of TensorFlow 1
-    return places.pop() if len(places) == 1 and "GPU" in max(places) else None
+    return f"GPU:{max(places)[-1]}" if len(places) == 1 and "GPU" in max(places) else None
+
+
+def scope() -> str:
+    """The device that `with tf.device` asks for around the graph in the making, or ""."""
+    _, kind, number = tf.no_op().device.upper().rpartition("GPU:")
+    return kind + number if kind else "CPU:0" if tf.no_op().device else ""
 
 
 @functools.cache
-def _there() -> bool:
+def is_there() -> bool:
+    """Whether TensorFlow sees a GPU, and CuPy and NCCL are there to work on it."""
     return bool(tf.config.list_logical_devices("GPU")) and cuda.cupy() is not None
 
 
 def run(function: Callable[..., Sequence[Any]], tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The tensors that `function` makes of arrays on the tensors' memory."""
+    for stream in _computing.values():  # DLPack would hold Python's lock while it waits
+        stream.synchronize()
     arrays = list(map(_as_array, tensors))
     on_gpu = [i for i, array in enumerate(arrays) if not isinstance(array, np.ndarray)]
     device = arrays[on_gpu[0]].device
-    stream = _stream(device.id)
-    _made.tensors = {arrays[i].data.ptr: tensors[i] for i in on_gpu}
-    with device, stream:
+    _call.tensors = {arrays[i].data.ptr: tensors[i] for i in on_gpu}
+    _call.stream, _call.results = _stream(device.id), []
+    with device, _call.stream:
         results = list(map(_as_tensor, function(*arrays)))
-    stream.synchronize()
+    _call.stream.synchronize()
     return results
+
+
+def run_on(
+    pointer: int,
+    function: Callable[..., None],
+    buffers: Sequence[tuple[int, tuple[int, ...], np.dtype]],
+    results: int,
+) -> None:
+    """Let `function` put its work into the stream behind a cudaStream_t.
+
+    It is called with arrays on the memory of `buffers`, each an address, a shape and a dtype. The
+    last ones, so many as there are `results`, are also what `empty_like` takes from.
+    """
+    number = _device_of(next(address for address, *_ in buffers if address))
+    arrays = [cuda.array(*buffer, None, number) for buffer in buffers]
+    _call.stream, _call.results = cuda.stream(pointer), arrays[len(arrays) - results :]
+    _computing[number] = _call.stream
+    with cuda.cupy().cuda.Device(number), _call.stream:
+        function(*arrays)
+
+
+def _device_of(address: int) -> int:
+    """CUDA's number of the GPU whose memory this is."""
+    return cuda.cupy().cuda.runtime.pointerGetAttributes(address).device
 
 
 def device_of(array: np.ndarray) -> cuda.Device:
     """What a call on such an array runs on."""
     if isinstance(array, np.ndarray):
         return cuda.CPU
-    return cuda.Device(cuda.NAME, _stream(array.data.device_id))
+    stream = _call.stream
+    return cuda.Device(cuda.NAME, stream, lambda: stream.ptr)
 
 
 def empty_like(array: np.ndarray) -> np.ndarray:
     """Room for a result; where it is on a GPU, in TensorFlow's memory."""
     if isinstance(array, np.ndarray):
         return np.empty_like(array, order="C")
+    for i, result in enumerate(_call.results):
+        if result.shape == array.shape and result.dtype == array.dtype:
+            return _call.results.pop(i)
     with tf.device(_names[array.data.device_id]):
         tensor = tf.raw_ops.Empty(shape=array.shape, dtype=tf.as_dtype(array.dtype))
     result = _as_array(tensor)
-    _made.tensors[result.data.ptr] = tensor
+    _call.tensors[result.data.ptr] = tensor
     return result
 
 
@@ -126,13 +166,14 @@ def _address(capsule: Any) -> int:
 def _as_tensor(result: Any) -> Any:
     if isinstance(result, np.ndarray | np.generic):
         return tf.convert_to_tensor(result)
-    tensor = _made.tensors.get(result.data.ptr)
+    tensor = _call.tensors.get(result.data.ptr)
     if tensor is None or tuple(tensor.shape) != result.shape:
         copy = copy_of(result)
-        tensor = _made.tensors[copy.data.ptr]
+        tensor = _call.tensors[copy.data.ptr]
     return tensor
 
 
+_computing: dict[int, Any] = {}  # TensorFlow's own streams, as far as XLA has shown them
 _names: dict[int, str] = {}  # TensorFlow's names of the GPUs, by CUDA's number
 
 
@@ -141,7 +182,7 @@ def _number(name: str) -> int:
     """CUDA's number of a GPU of TensorFlow's."""
     with tf.device(name):
         capsule = tf.experimental.dlpack.to_dlpack(tf.ones(1))
-    number = cuda.cupy().cuda.runtime.pointerGetAttributes(_address(capsule)).device
+    number = _device_of(_address(capsule))
     _names[number] = name
     return number
 

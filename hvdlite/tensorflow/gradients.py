@@ -20,7 +20,7 @@ from hvdlite.gradients.buckets import Bucket, Gradient
 from hvdlite.gradients.options import GradientOptions
 from hvdlite.gradients.reducer import DENSE, GradientReducer
 from hvdlite.request import ADASUM, digest, dtype_name
-from hvdlite.tensorflow import gpu
+from hvdlite.tensorflow import gpu, xla
 from hvdlite.tensorflow.graph import call, name_of
 from hvdlite.tensorflow.ops import grouped_allreduce
 
@@ -65,6 +65,7 @@ class GradientSync:
         self._passed = 0
         self._warned = False
 
+    @tf.autograph.experimental.do_not_convert
     def __call__(
         self,
         gradients: Sequence[Any],
@@ -121,7 +122,11 @@ class GradientSync:
             tensors, contexts = zip(*map(compression.compress, tensors), strict=True)
         name, place = name_of("gradients", None), self._place(tensors)
         if place is not None:
-            reduced = self._reduce_flat(tensors, names, place)
+            reduce = functools.partial(self._reduce_flat, names=names, place=place)
+            if tf.executing_eagerly() or xla.is_compiling() or not xla.is_available():
+                reduced = reduce(*tensors)
+            else:
+                reduced = xla.as_program(reduce, tensors, place)
         else:
             ready, *reduced = call(
                 lambda *arrays: self._run(arrays, local, names, name),
@@ -142,7 +147,7 @@ class GradientSync:
         return gpu.device_for(tensors) if able and in_order and known else None
 
     def _reduce_flat(
-        self, tensors: Sequence[tf.Tensor], names: Sequence[str], place: str
+        self, *tensors: tf.Tensor, names: Sequence[str], place: str
     ) -> list[tf.Tensor]:
         wire = self.options.wire_dtype
         sent = [tf.cast(t, wire) if wire and t.dtype.is_floating else t for t in tensors]
@@ -150,18 +155,7 @@ class GradientSync:
         for i, each in enumerate(sent):
             alike.setdefault(each.dtype, []).append(i)
         with tf.device(place):
-            flat = [
-                # With a number that is no constant and no gradient, so that TensorFlow joins them
-                # anew in each step: the reduction writes where it reads.
-                tf.concat(
-                    [
-                        *(tf.reshape(sent[i], [-1]) for i in m),
-                        tf.raw_ops.Empty(shape=[1], dtype=dtype),
-                    ],
-                    0,
-                )
-                for dtype, m in alike.items()
-            ]
+            flat = [tf.concat([tf.reshape(sent[i], [-1]) for i in m], 0) for m in alike.values()]
         gradients = [
             Gradient(name, tuple(each.shape), np.dtype(each.dtype.as_numpy_dtype))
             for name, each in zip(names, sent, strict=True)
@@ -172,8 +166,8 @@ class GradientSync:
         results = list(tensors)
         for members, each in zip(alike.values(), whole, strict=True):
             with tf.device(place):
-                pieces = tf.split(each, [*(sent[i].shape.num_elements() for i in members), 1])
-            for i, piece in zip(members, pieces, strict=False):
+                pieces = tf.split(each, [sent[i].shape.num_elements() for i in members])
+            for i, piece in zip(members, pieces, strict=True):
                 results[i] = tf.cast(tf.reshape(piece, tensors[i].shape), tensors[i].dtype)
         return results
 
@@ -187,7 +181,8 @@ class GradientSync:
         options = self.options.op, *self.options.scales, self.options.process_set
         device = gpu.device_of(arrays[0])
         with _advising():
-            return calls.allreduce(arrays, arrays, reducer.name, *options, device).wait()
+            outputs = [gpu.empty_like(array) for array in arrays]
+            return calls.allreduce(arrays, outputs, reducer.name, *options, device).wait()
 
     # In host memory
 

@@ -1,7 +1,8 @@
 """Collectives where TensorFlow computes: at once, or as an operation of the graph in the making.
 
-In a graph the collective is a Python function that TensorFlow calls when its turn comes. Inside a
-tf.function these calls keep the order of the program, so all ranks make them in the same one.
+In a graph the collective is a Python function that TensorFlow calls when its turn comes, or that a
+program of XLA calls. Inside a tf.function these calls keep the order of the program, so all ranks
+make them in the same one.
 """
 
 import functools
@@ -15,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvdlite import exceptions
-from hvdlite.tensorflow import gpu
+from hvdlite.tensorflow import gpu, xla
 from hvdlite.waiting import signals
 
 
@@ -47,7 +48,7 @@ _failed: list[str] = []  # the message of the last collective that failed inside
 
 
 def _raise_ours_from_functions() -> None:
-    """Let a tf.function whose collective fails raise HorovodInternalError; Keras's steps are such.
+    """Let a tf.function whose collective fails raise what that has raised; Keras's steps are such.
 
     TensorFlow makes an error of its own of what a Python function inside a graph raises, and
     tells of the whole graph, with the message in the middle.
@@ -62,9 +63,15 @@ def _raise_ours_from_functions() -> None:
         except tf.errors.OpError as error:
             if _failed and _failed[0] in error.message:
                 raise HorovodInternalError(_failed[0]) from None
+            if xla.FAILED in error.message and xla.failed:
+                as_tensorflow(_raise, xla.failed.pop())
             raise
 
     kind.__call__ = call
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _show_own_lines_only() -> None:
@@ -95,9 +102,6 @@ _raise_ours_from_functions()
 _show_own_lines_only()
 
 
-made = [0]  # collectives in graphs so far
-
-
 def call(
     function: Callable[..., Sequence[Any]],
     tensors: Sequence[Any],
@@ -116,7 +120,17 @@ def call(
         results = as_tensorflow(function, *[np.asarray(tensor) for tensor in tensors])
         return [tf.convert_to_tensor(result) for result in results]
     signals.watch()
-    made[0] += 1
+    shapes = [None] * len(dtypes) if shapes is None else shapes
+    if xla.is_compiling() and xla.is_available():
+        return xla.custom_call(function, tensors, dtypes, shapes, place)
+    if (
+        place is not None
+        and xla.is_available()
+        and _are_known([*shapes, *(t.shape for t in tensors)])
+    ):
+        return xla.as_program(
+            lambda *given: xla.custom_call(function, given, dtypes, shapes, place), tensors, place
+        )
 
     def body(*given: Any) -> list[Any]:
         try:
@@ -129,13 +143,24 @@ def call(
             raise exceptions.HorovodInternalError(str(error)) from None
 
     make = tf.py_function if place is not None else tf.numpy_function
+    orders = []
     if not tf.inside_function():
         from hvdlite.tensorflow.v1 import in_any_order as make
-    with tf.device(place or "/cpu:0"):
+    elif xla.is_available():  # TensorFlow keeps the order of these functions, but not with programs
+        orders = [each for each in [xla.order_on(place)] if each is not None]
+    before = [each.read_value() for each in orders]
+    with tf.device(place or "/cpu:0"), tf.control_dependencies(before):
         results = make(body, list(tensors), list(dtypes))
-    for result, shape in zip(results, shapes or (), strict=False):
+    with tf.control_dependencies(results):
+        for each in orders:
+            each.assign(0.0, read_value=False)
+    for result, shape in zip(results, shapes, strict=True):
         result.set_shape(shape)
     return results
+
+
+def _are_known(shapes: Sequence[Any]) -> bool:
+    return all(tf.TensorShape(shape).is_fully_defined() for shape in shapes)
 
 
 def name_of(kind: str, name: str | None) -> str | None:

@@ -20,6 +20,7 @@ class _Tape(tf.GradientTape):
         """Keep the gradient of this variable local: it is not reduced."""
         self._local[key_of(source)] = source
 
+    @tf.autograph.experimental.do_not_convert
     def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         """The gradients, reduced over the ranks, in the structure of `sources`."""
         kwargs.pop("use_generic_names", None)

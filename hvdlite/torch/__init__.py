@@ -12,6 +12,7 @@ from hvdlite.torch.autograd import (
     grouped_allreduce, grouped_allreduce_, grouped_reducescatter, reducescatter,
 )
 from hvdlite.torch.compression import Compression
+from hvdlite.torch.cuda_graph import cuda_graph
 from hvdlite.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from hvdlite.torch.handles import poll, synchronize
 from hvdlite.torch.opaque import opaque as _opaque
@@ -38,7 +39,7 @@ _calls = [
 ]
 __all__ = [
     *_basics, *_calls, "Adasum", "Average", "Compression", "HorovodInternalError", "Max", "Min",
-    "Product", "Sum", "SyncBatchNorm", "elastic",
+    "Product", "Sum", "SyncBatchNorm", "cuda_graph", "elastic",
 ]
 # fmt: on
 

@@ -37,10 +37,10 @@ BINDINGS = ("torch", "tensorflow", "keras")
 # What is read together, and the lines of code that a reader can be asked for.
 # We aim at 2,700 for core and gradients together, 1,200 for each binding and 5,300 for hvdlite.
 LIMITS = {
-    "core": 3300, "gradients": 250, "torch": 1400, "tensorflow": 1150, "keras": 600, "elastic": 400,
+    "core": 3300, "gradients": 250, "torch": 1450, "tensorflow": 1300, "keras": 600, "elastic": 400,
     "testing": 100, "hvdrun": 1310,
 }  # fmt: skip
-LIMIT_OF_ALL = 7000  # of hvdlite
+LIMIT_OF_ALL = 7200  # of hvdlite
 
 
 def part_of_the_runtime(path: Path) -> str:

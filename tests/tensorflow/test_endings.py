@@ -8,7 +8,7 @@ from mpi import launch
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-WAYS = ["eager", "function", "session"]
+WAYS = ["eager", "function", "program", "session"]
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,7 @@ def interrupted():
                 return s.run(lonely())
 
         ways = {"eager": lonely, "function": tf.function(lonely), "session": session}
+        ways["program"] = tf.function(lonely, jit_compile=True)
         for way, wait in ways.items():
             if hvd.rank() == 0:
                 threading.Thread(target=interrupt_the_wait, daemon=True).start()
