@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,6 +38,6 @@ class ImageDataset(Dataset):
         return images, self.labels[chosen].long()
 
     @staticmethod
-    def collate(batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    def collate(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """The batch as it is."""
         return batch

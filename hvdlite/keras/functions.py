@@ -1,6 +1,6 @@
 """The functions of the Keras bindings, for the package `keras` and for tf.keras."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from hvdlite.compression import NoneCompressor
 from hvdlite.gradients.options import GradientOptions, check_groups
@@ -8,9 +8,11 @@ from hvdlite.keras.optimizer import backend, distribute
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import AVERAGE, SUM
 
+_Optimizer = TypeVar("_Optimizer")
+
 
 def DistributedOptimizer(
-    optimizer: Any,
+    optimizer: _Optimizer,
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
@@ -25,7 +27,7 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
     local_layers: Any = None,
-) -> Any:
+) -> _Optimizer:
     """Wrap an optimizer of Keras so that it steps with the gradients of all ranks.
 
     The result is of the optimizer's class, under its name, and shares all its attributes.
@@ -120,7 +122,7 @@ def allreduce(
     op: int | None = None,
     compression: Any = NoneCompressor,
 ) -> Any:
-    """Reduce a number, a list, an array or a tensor over all ranks; by default the mean."""
+    """The mean of all ranks' numbers, lists, arrays or tensors, or with `op` another reduction."""
     tensor, ops = _tensor_and_ops(value)
     op = SUM if average is False and op is None else op
     scales = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
@@ -128,25 +130,25 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
-    """All ranks' values, joined along the first dimension."""
+    """All ranks' values (lists, arrays, tensors), joined along the first dimension."""
     tensor, ops = _tensor_and_ops(value)
     return _evaluated(ops.allgather(tensor, name=name))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """The root's value."""
+    """The value of rank `root_rank`, on every rank."""
     tensor, ops = _tensor_and_ops(value)
     return _evaluated(ops.broadcast(tensor, root_rank, name=name))
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = AVERAGE) -> Any:
-    """Reduce a value over all ranks and keep this rank's share of the rows."""
+    """Reduce a value over all ranks, by default to the mean, and keep this rank's share of rows."""
     tensor, ops = _tensor_and_ops(value)
     return _evaluated(ops.reducescatter(tensor, name=name, op=op))
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """Overwrite all variables of a TensorFlow 1 graph with the root's.
+    """Overwrite all variables of a TensorFlow 1 graph with those of rank `root_rank`.
 
     Raises RuntimeError in eager code, where BroadcastGlobalVariablesCallback does it.
     """

@@ -20,7 +20,7 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Any:
-    """Overwrite variables with the root's; in a graph, the operation that does it.
+    """Overwrite variables with those of rank `root_rank`; in a graph, the operation that does it.
 
     An empty list is no error. Raises ValueError if `root_rank` is not a rank of the process set.
     `inplace` is accepted for compatibility.
@@ -54,7 +54,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """`broadcast_variables` that returns the variables' new values."""
+    """Overwrite variables with those of rank `root_rank`; returns their new values."""
     done = broadcast_variables(variables, root_rank, process_set)
     with tf.control_dependencies([] if done is None else [done]):
         return [tf.identity(variable) for variable in variables]
@@ -70,7 +70,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's object, on every rank; anything that cloudpickle can carry."""
+    """The object of rank `root_rank`, on every rank; anything that cloudpickle can carry."""
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
@@ -80,7 +80,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """A function that broadcasts the object that it is given."""
+    """A function that gives every rank the object that it was called with on rank `root_rank`."""
     return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
 
 

@@ -118,10 +118,10 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """Reduce a tensor, a variable or IndexedSlices over all ranks. Differentiable.
+    """The mean of all ranks' tensors, or with `op` another reduction. Gradients flow through.
 
-    Every rank gives the same shape and dtype. With op=Average (the default) the result is the
-    sum divided by the number of ranks, for integers rounded toward zero. The factors are applied
+    Takes a tensor, a variable, or IndexedSlices, which give IndexedSlices. Every rank gives the
+    same shape and dtype. The mean of integers is rounded toward zero. The factors are applied
     before and after the reduction. `device_dense`, `device_sparse` and `ignore_name_scope` are
     accepted for compatibility. Raises TypeError for what are no numbers.
     """
@@ -150,7 +150,10 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> list[Any]:
-    """`allreduce` for several tensors at once."""
+    """The mean of all ranks' tensors, or with `op` another reduction, for a list of tensors.
+
+    They travel together, in less time than one by one. Gradients flow through.
+    """
     op, scales = calls.operation(average, op), (prescale_factor, postscale_factor)
     as_tensorflow(process_set_number, process_set)
     sparse = {i: t for i, t in enumerate(tensors) if isinstance(t, tf.IndexedSlices)}
@@ -175,7 +178,10 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """All ranks' tensors, joined along the first dimension, which may differ. Differentiable."""
+    """All ranks' tensors, joined along the first dimension, which may differ between ranks.
+
+    Gradients flow through.
+    """
     return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
 
 
@@ -185,7 +191,10 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """`allgather` for several tensors at once."""
+    """All ranks' tensors, joined along the first dimension, for each tensor of a list.
+
+    Gradients flow through.
+    """
     as_tensorflow(process_set_number, process_set)
     tensors, name = as_tensors(tensors, "allgather"), name_of("allgather", name)
 
@@ -217,7 +226,7 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """The root's tensor. Differentiable: only the root gets a gradient.
+    """The tensor of rank `root_rank`. Gradients flow back to the root only.
 
     Raises ValueError if `root_rank` is not a rank of the process set.
     """
@@ -253,7 +262,7 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Send the i-th stretch of rows to rank i. Differentiable.
+    """Send the i-th stretch of rows to rank i. Gradients flow through.
 
     `splits` are the stretches' numbers of rows; without it all are the same. Returns what came in,
     in rank order, and with `splits` also the number of rows from each rank (int32).
@@ -299,9 +308,9 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
-    """Reduce a tensor over all ranks and keep this rank's share of the rows. Differentiable.
+    """Reduce a tensor over all ranks, by default to the mean, and keep this rank's share of rows.
 
-    Where the rows can't be shared out evenly, the first ranks get one more.
+    Gradients flow through. Where the rows can't be shared out evenly, the first ranks get one more.
     """
     options = (process_set, ignore_name_scope, prescale_factor, postscale_factor)
     return grouped_reducescatter([tensor], device_dense, compression, op, name, *options)[0]
@@ -318,7 +327,10 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
-    """`reducescatter` for several tensors at once."""
+    """Reduce the tensors of a list over all ranks, and keep this rank's share of each one's rows.
+
+    By default it is the mean. Gradients flow through.
+    """
     as_tensorflow(process_set_number, process_set)
     name = name_of("reducescatter", name)
     options = (op, prescale_factor, postscale_factor, process_set)
@@ -367,15 +379,15 @@ def process_set_included_op(process_set_id: int = 0, name: str | None = None) ->
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
-    """`local_size()` when the graph runs (int32)."""
+    """The number of ranks on this host when the graph runs (int32)."""
     return _number_op(basics.local_size)
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:
-    """`rank()` when the graph runs (int32)."""
+    """This process's number among all ranks when the graph runs (int32)."""
     return _number_op(basics.rank)
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """`local_rank()` when the graph runs (int32)."""
+    """This process's number among the ranks of its host when the graph runs (int32)."""
     return _number_op(basics.local_rank)

@@ -1,6 +1,6 @@
 """DistributedOptimizer, for the optimizers of Keras and those of TensorFlow 1."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -11,9 +11,11 @@ from hvdlite.request import ADASUM, AVERAGE
 from hvdlite.tensorflow import v1
 from hvdlite.tensorflow.compression import Compression
 
+_Optimizer = TypeVar("_Optimizer")
+
 
 def DistributedOptimizer(
-    optimizer: Any,
+    optimizer: _Optimizer,
     name: str | None = None,
     use_locking: bool = False,
     device_dense: str = "",
@@ -28,7 +30,7 @@ def DistributedOptimizer(
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
-) -> Any:
+) -> _Optimizer:
     """Wrap an optimizer so that it steps with the gradients of all ranks.
 
     `optimizer` is one of tf.compat.v1.train or of Keras. The result is an instance of its class

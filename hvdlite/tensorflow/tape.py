@@ -82,7 +82,10 @@ _syncs: dict[GradientOptions, GradientSync] = {}
 def PartialDistributedGradientTape(
     gradtape: tf.GradientTape, *args: Any, local_layers: Any = None, **kwargs: Any
 ) -> tf.GradientTape:
-    """DistributedGradientTape that leaves the gradients of `local_layers` to each rank."""
+    """A tape whose gradients are reduced over the ranks, but for those of `local_layers`.
+
+    The other arguments are those of `DistributedGradientTape`.
+    """
     tape = DistributedGradientTape(gradtape, *args, **kwargs)
     for layer in local_layers_of(local_layers):
         for variable in layer.trainable_weights:

@@ -63,7 +63,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """Overwrites all variables with the root's when a session is created.
+    """Overwrites all variables with those of rank `root_rank` when a session is created.
 
     So all ranks start from the root's values, new or from its checkpoint.
     """

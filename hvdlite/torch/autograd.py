@@ -6,7 +6,7 @@ averaged, and through an allreduce it is reduced with the same operation.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import torch
 
@@ -111,7 +111,13 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Reduce a tensor over all ranks into a new one; see `allreduce_async_`. Differentiable."""
+    """The mean of all ranks' tensors, or with `op` another reduction, as a new tensor.
+
+    Every rank gives the same shape and dtype. The mean of integers is rounded toward zero.
+    `prescale_factor` is applied before the reduction and `postscale_factor` after it.
+    Gradients flow through: that of an allreduce is an allreduce.
+    Raises HorovodInternalError, the same on every rank, where the ranks' calls don't fit.
+    """
     scales = (prescale_factor, postscale_factor)
     return grouped_allreduce([tensor], average, name, compression, op, *scales, process_set)[0]
 
@@ -126,7 +132,10 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """`allreduce` for several tensors at once."""
+    """The mean of all ranks' tensors, or with `op` another reduction, for a list of tensors.
+
+    They travel together, in less time than one by one. Returns new tensors. Gradients flow through.
+    """
     options = (operation(average, op), prescale_factor, postscale_factor, process_set)
     return compressed(lambda x: _Allreduce.apply(options, name, *x), tensors, compression)
 
@@ -140,7 +149,11 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Reduce a tensor in place over all ranks, and return it; see `allreduce_async_`."""
+    """Overwrite a tensor with the mean of all ranks' (or another reduction, `op`); returns it.
+
+    Every rank gives the same shape and dtype. The mean of integers is rounded toward zero.
+    `prescale_factor` is applied before the reduction and `postscale_factor` after it.
+    """
     tensors, options = [tensor], (prescale_factor, postscale_factor, process_set)
     return ops.allreduce_call(tensors, tensors, average, name, op, *options).wait()[0]
 
@@ -154,7 +167,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """`allreduce_` for several tensors at once."""
+    """Overwrite each tensor of a list with the mean of all ranks' (or `op`); returns the list."""
     options = (prescale_factor, postscale_factor, process_set)
     return ops.allreduce_call(tensors, tensors, average, name, op, *options).wait()
 
@@ -164,7 +177,11 @@ def allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """All ranks' tensors, one behind the other; see `allgather_async`. Differentiable."""
+    """All ranks' tensors, one behind the other along the first dimension, in rank order.
+
+    That dimension may differ between ranks; the others and the dtype may not.
+    Gradients flow through. Raises ValueError for a tensor without dimensions.
+    """
     return grouped_allgather([tensor], name, process_set)[0]
 
 
@@ -173,7 +190,10 @@ def grouped_allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """`allgather` for several tensors at once."""
+    """All ranks' tensors, one behind the other, for each tensor of a list.
+
+    The first dimension may differ between ranks. Gradients flow through.
+    """
     for tensor in tensors:
         ops.check_tensor(tensor, "allgather")
     return list(_Allgather.apply(process_set, name, *tensors))
@@ -185,7 +205,11 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """The root's tensor, as a new one. Differentiable: only the root gets a gradient."""
+    """The tensor of rank `root_rank`, as a new one. Gradients flow back to the root only.
+
+    Every rank gives a tensor of the same shape and dtype.
+    Raises ValueError if `root_rank` is not a rank of the process set.
+    """
     return _Broadcast.apply(tensor, root_rank, name, process_set)
 
 
@@ -195,17 +219,34 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Overwrite a tensor with the root's, and return it; see `broadcast_async_`."""
+    """Overwrite a tensor with that of rank `root_rank`, and return it.
+
+    Every rank gives a tensor of the same shape and dtype.
+    Raises ValueError if `root_rank` is not a rank of the process set.
+    """
     return ops.broadcast_call(tensor, root_rank, name, process_set).wait()
 
 
+@overload
+def alltoall(
+    tensor: torch.Tensor, splits: None = ..., name: str | None = ..., process_set: ProcessSet = ...
+) -> torch.Tensor: ...
+@overload
+def alltoall(
+    tensor: torch.Tensor, splits: Any, name: str | None = ..., process_set: ProcessSet = ...
+) -> tuple[torch.Tensor, torch.Tensor]: ...
 def alltoall(
     tensor: torch.Tensor,
     splits: torch.Tensor | Sequence[int] | None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Send the i-th stretch of rows to rank i; see `alltoall_async`. Differentiable."""
+    """Send the i-th stretch of rows to rank i; returns what came in, in rank order.
+
+    `splits` are the stretches' numbers of rows; without it all are the same, and with it the
+    number of rows from each rank is returned, too. Gradients flow through.
+    Raises ValueError for splits that don't fit the tensor.
+    """
     ops.check_tensor(tensor, "alltoall")
     output, received = _Alltoall.apply(tensor, splits, name, process_set)
     if splits is None:
@@ -222,9 +263,9 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """This rank's share of the rows of the reduced tensor; see `reducescatter_async`.
+    """Reduce a tensor over all ranks, by default to the mean, and keep this rank's share of rows.
 
-    Differentiable.
+    Where the rows can't be shared out evenly, the first ranks get one more. Gradients flow through.
     """
     scales = (prescale_factor, postscale_factor)
     return grouped_reducescatter([tensor], name, compression, op, process_set, *scales)[0]
@@ -239,6 +280,9 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """`reducescatter` for several tensors at once."""
+    """Reduce the tensors of a list over all ranks, and keep this rank's share of each one's rows.
+
+    By default it is the mean. Gradients flow through.
+    """
     options = (op, prescale_factor, postscale_factor, process_set)
     return compressed(lambda x: _Reducescatter.apply(options, name, *x), tensors, compression)

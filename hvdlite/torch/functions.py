@@ -17,7 +17,7 @@ def broadcast_parameters(
     root_rank: int,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Overwrite parameters with the root's.
+    """Overwrite parameters with those of rank `root_rank`.
 
     `params` is a `state_dict()`, `named_parameters()`, or a list of tensors. Entries that are no
     tensors are left alone. Raises ValueError for anything else.
@@ -52,7 +52,7 @@ def broadcast_optimizer_state(
     model: torch.nn.Module | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Overwrite an optimizer's state and options (learning rate, ...) with the root's.
+    """Overwrite an optimizer's state and options (learning rate, ...) with those of `root_rank`.
 
     Works before and after wrapping, for optimizers with and without state, and where only the
     root has a state (loaded from a checkpoint). `model` is accepted for compatibility.

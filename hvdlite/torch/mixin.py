@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +13,9 @@ from hvdlite.request import AVERAGE
 from hvdlite.torch.autograd import allreduce_
 from hvdlite.torch.gradients import GradientSync
 from hvdlite.torch.opaque import opaque
+
+# To type checkers the mixin is what it is in front of.
+_Optimizer = torch.optim.Optimizer if TYPE_CHECKING else object
 
 
 class _Step(property):
@@ -27,7 +30,7 @@ class _Step(property):
     hooked = True
 
 
-class DistributedMixin:
+class DistributedMixin(_Optimizer):
     """The methods that stand in front of those of the wrapped optimizer's class."""
 
     _sync: GradientSync

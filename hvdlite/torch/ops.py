@@ -101,7 +101,11 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """`allreduce_async_` for several tensors at once; returns a handle for the list of them."""
+    """Start to reduce the tensors of a list in place over all ranks; returns a handle for the list.
+
+    By default each becomes the mean of all ranks' tensors. They travel together, in less time
+    than one by one.
+    """
     options = (prescale_factor, postscale_factor, process_set)
     return start(allreduce_call(tensors, tensors, average, name, op, *options))
 
@@ -115,7 +119,11 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Like `allreduce_async_`, but the result is a new tensor."""
+    """Start to reduce a tensor over all ranks into a new one; returns a handle for it.
+
+    `synchronize(handle)` gives the result: by default the mean of all ranks' tensors. Every rank
+    gives the same shape and dtype.
+    """
     output, options = new_like(tensor), (prescale_factor, postscale_factor, process_set)
     return start(allreduce_call([tensor], [output], average, name, op, *options).then(first))
 
@@ -129,7 +137,10 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Like `grouped_allreduce_async_`, but the results are new tensors."""
+    """Start to reduce the tensors of a list over all ranks into new ones; returns a handle.
+
+    By default the result is the list of the means of all ranks' tensors. They travel together.
+    """
     outputs = [new_like(tensor) for tensor in tensors]
     options = (prescale_factor, postscale_factor, process_set)
     return start(allreduce_call(tensors, outputs, average, name, op, *options))
@@ -153,7 +164,7 @@ def broadcast_async_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start to overwrite a tensor with the root's; returns a handle.
+    """Start to overwrite a tensor with that of rank `root_rank`; returns a handle for it.
 
     Raises ValueError if `root_rank` is not a rank of the process set.
     """
@@ -166,7 +177,11 @@ def broadcast_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Like `broadcast_async_`, but the result is a new tensor."""
+    """Start to fetch the tensor of rank `root_rank` as a new one; returns a handle for it.
+
+    Every rank gives a tensor of the same shape and dtype.
+    Raises ValueError if `root_rank` is not a rank of the process set.
+    """
     check_tensor(tensor, "broadcast")
     output = tensor.detach().clone(memory_format=torch.contiguous_format)
     return broadcast_async_(output, root_rank, name, process_set)
@@ -207,7 +222,10 @@ def grouped_allgather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """`allgather_async` for several tensors at once; returns a handle for the list of results."""
+    """Start to put all ranks' tensors one behind the other, for each tensor of a list.
+
+    The first dimension may differ between ranks. Returns a handle for the list of results.
+    """
     return start(gathering_call(calls.allgather, tensors, name, process_set))
 
 
@@ -245,7 +263,8 @@ def reducescatter_async(
 ) -> int:
     """Start to reduce a tensor over all ranks and to leave each with its share of the rows.
 
-    Where the rows can't be shared out evenly, the first ranks get one more. Returns a handle.
+    By default it is the mean. Where the rows can't be shared out evenly, the first ranks get one
+    more. Returns a handle.
     """
     options = (name, op, prescale_factor, postscale_factor, process_set)
     return start(gathering_call(calls.reducescatter, [tensor], *options).then(first))
@@ -259,7 +278,10 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """`reducescatter_async` for several tensors; returns a handle for the list of results."""
+    """Start to reduce the tensors of a list over all ranks, and keep this rank's share of rows.
+
+    By default it is the mean. Returns a handle for the list of results.
+    """
     options = (name, op, prescale_factor, postscale_factor, process_set)
     return start(gathering_call(calls.reducescatter, tensors, *options))
 

@@ -67,7 +67,7 @@ def DistributedOptimizer(
     groups: int | list[list[torch.Tensor]] | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
-) -> torch.optim.Optimizer:
+) -> DistributedMixin:
     """Wrap an optimizer so that `step()` first reduces the gradients over all ranks.
 
     The result is an instance of the optimizer's class and shares all its attributes with it:

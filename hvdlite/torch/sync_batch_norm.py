@@ -13,7 +13,7 @@ def _sum_over_ranks(parts: list[torch.Tensor], name: str) -> list[torch.Tensor]:
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Like torch.nn.BatchNorm1d to 3d, with mean and variance over the samples of all ranks.
+    """Batch normalization (1d to 3d) with mean and variance over the samples of all ranks.
 
     The ranks' batches may differ in size. In eval mode, and with one rank, nothing is exchanged.
     Input: [N, C, ...] on any device; C is `num_features`.

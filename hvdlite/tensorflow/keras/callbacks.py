@@ -8,11 +8,11 @@ from hvdlite.keras import callbacks_for
 class BroadcastGlobalVariablesCallback(
     callbacks_for.BroadcastGlobalVariables, tf.keras.callbacks.Callback
 ):
-    """Overwrites the variables of model and optimizer with the root's after the first batch."""
+    """Gives model and optimizer the variables of rank `root_rank` after the first batch."""
 
 
 class MetricAverageCallback(callbacks_for.MetricAverage, tf.keras.callbacks.Callback):
-    """Makes each metric of an epoch the mean over ranks."""
+    """Makes each metric of an epoch the mean over ranks, for the callbacks that come after it."""
 
 
 class LearningRateScheduleCallback(callbacks_for.LearningRateSchedule, tf.keras.callbacks.Callback):
@@ -20,7 +20,10 @@ class LearningRateScheduleCallback(callbacks_for.LearningRateSchedule, tf.keras.
 
 
 class LearningRateWarmupCallback(callbacks_for.LearningRateWarmup, LearningRateScheduleCallback):
-    """Raises the learning rate from initial_lr / size() to initial_lr, batch by batch."""
+    """Raises the learning rate from initial_lr / size() to initial_lr, batch by batch.
+
+    `initial_lr` is the rate for all ranks together, the scaled one.
+    """
 
 
 class BestModelCheckpoint(callbacks_for.BestModel, tf.keras.callbacks.ModelCheckpoint):

@@ -1,0 +1,19 @@
+# Written by tools/stubs.py.
+from horovod._common_util import _cache as _cache
+from horovod._common_util import _not_built as _not_built
+from horovod._common_util import ccl_built as ccl_built
+from horovod._common_util import check_extension as check_extension
+from horovod._common_util import cuda_built as cuda_built
+from horovod._common_util import ddl_built as ddl_built
+from horovod._common_util import env as env
+from horovod._common_util import extension_available as extension_available
+from horovod._common_util import gloo_built as gloo_built
+from horovod._common_util import gpu_available as gpu_available
+from horovod._common_util import is_iterable as is_iterable
+from horovod._common_util import is_version_greater_equal_than as is_version_greater_equal_than
+from horovod._common_util import mpi_built as mpi_built
+from horovod._common_util import nccl_built as nccl_built
+from horovod._common_util import num_rank_is_power_2 as num_rank_is_power_2
+from horovod._common_util import rocm_built as rocm_built
+from horovod._common_util import split_list as split_list
+from hvdlite import basics as basics

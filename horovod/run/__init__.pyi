@@ -1,0 +1,2 @@
+# Written by tools/stubs.py.
+from hvdrun.function import run as run

@@ -1,0 +1,3 @@
+# Written by tools/stubs.py.
+from hvdlite.torch import *
+from horovod.torch import mpi_ops as mpi_ops
