@@ -73,6 +73,25 @@ def data(
 
 
 @app.command()
+def labs(
+    folder: Annotated[Path, typer.Argument(help="Made if need be; files that are there stay.")],
+) -> None:
+    """Write the labs, with scripts, sbatch files and pages, into a folder to work in."""
+    from .handout import write
+
+    try:
+        written, different = write(folder)
+    except (ValueError, OSError) as error:
+        raise fail(str(error)) from None
+    notebooks = sum(path.suffix == ".ipynb" and "solution" not in path.parts for path in written)
+    print(f"{folder}: {len(written)} files written, {notebooks} of them notebooks to work through")
+    if different:
+        print(f"{len(different)} files were there already and stay as they are, such as", end=" ")
+        print(different[0])
+    print(f"Begin with: cd {folder} && jupyter lab labs/README.md")
+
+
+@app.command()
 def compare(
     script: Annotated[Path, typer.Argument(help="The training script.")],
     arguments: Annotated[

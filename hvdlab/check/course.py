@@ -7,6 +7,8 @@ import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..handout import source
+
 BASE_LR = 0.01  # what the first run is given; the second one has the script's own
 BATCH = 16  # images a step, for each process
 # What other people call the options of the course's scripts.
@@ -16,7 +18,7 @@ ALIASES = {
     "--batch-size": ("--batch-size", "--batch", "--bs"),
 }
 RATES = tuple(f"{name}=" for name in ALIASES["--base-lr"])
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+SCRIPTS = source() / "scripts"
 
 
 @dataclass(frozen=True)

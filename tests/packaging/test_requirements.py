@@ -1,6 +1,7 @@
 """pyproject.toml, constraints.txt, environment.yml and the installed packages must agree."""
 
 import importlib.metadata
+import re
 import sys
 from pathlib import Path
 
@@ -101,6 +102,18 @@ def test_ranges_and_constraints_admit_what_is_installed():
                 needed.marker = None
                 waiting.append(needed)
     assert len(seen) > 100  # the walk did reach JupyterLab's and TensorFlow's own dependencies
+
+
+def test_readme_names_the_proven_versions():
+    page = (ROOT / "README.md").read_text()
+    (sentence,) = re.findall(r"^The tests prove .*$", page, re.MULTILINE)
+    titles = {"PyTorch": "torch", "TensorFlow": "tensorflow", "tf-keras": "tf-keras"}
+    titles["Keras"] = "keras"
+    for title, name in titles.items():
+        versions = [str(pin.specifier).lstrip("=") for pin in constraints() if pin.name == name]
+        assert versions
+        assert f" {title} {versions[-1]}" in sentence
+        assert all(version in sentence for version in versions), (name, sentence)
 
 
 def test_conda_environment_equals_pyproject():

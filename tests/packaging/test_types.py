@@ -64,7 +64,7 @@ def every_name(tmp_path_factory) -> Path:
     spec.loader.exec_module(module)
     path = tmp_path_factory.mktemp("names") / "every_name.py"
     names = [(where, name) for where, text in module.NAMES.items() for name in text.split()]
-    assert len(names) > 150
+    assert len(names) > 100
     lines = [f"from {where} import {name} as _{i}" for i, (where, name) in enumerate(names)]
     path.write_text("\n".join(["import horovod", *lines, "horovod.run(print, np=2)", ""]))
     return path

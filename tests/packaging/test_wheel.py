@@ -1,7 +1,10 @@
-"""The wheel that pip installs: its files, and how it gets along with Horovod's own."""
+"""The wheel that pip installs: its files, what it does alone, and beside Horovod's own."""
 
 import base64
+import email
 import hashlib
+import json
+import re
 import subprocess
 import sys
 import sysconfig
@@ -13,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("hvdlite", "hvdrun", "horovod", "hvdnames", "hvdlab")
+COURSE = ("labs", "scripts", "slurm", "docs", "constraints.txt")
 
 
 def run(*command: str | Path) -> str:
@@ -29,8 +33,8 @@ def built(tmp_path_factory) -> Path:
     return folder
 
 
-def source_files() -> set[str]:
-    listing = run("git", "ls-files", "--cached", "--others", "--exclude-standard", *PACKAGES)
+def source_files(*folders: str) -> set[str]:
+    listing = run("git", "ls-files", "--cached", "--others", "--exclude-standard", *folders)
     return {name for name in listing.splitlines() if (ROOT / name).exists()}
 
 
@@ -38,7 +42,9 @@ def test_wheel_has_every_file_of_the_packages_and_no_other(built):
     (wheel,) = built.glob("*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     # Where Python looks for it at each start, and not among the files of its package.
-    assert names == source_files() - {"hvdnames/hvdnames.pth"} | {"hvdnames.pth"}
+    packages = source_files(*PACKAGES) - {"hvdnames/hvdnames.pth"} | {"hvdnames.pth"}
+    course = {f"hvdlab/course/{name}" for name in source_files(*COURSE)}
+    assert names == packages | course
     assert any(name.startswith("hvdlab/") and name.endswith(".gz") for name in names)
 
 
@@ -46,9 +52,9 @@ def test_source_archive_builds_without_the_tests(built):
     (archive,) = built.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         names = {name.split("/", 1)[1] for name in tar.getnames()}
-    assert source_files() <= names
-    assert {"pyproject.toml", "README.md", "LICENSE"} <= names
-    assert not any(name.startswith(("tests/", "labs/")) for name in names)
+    assert source_files(*PACKAGES, *COURSE) <= names
+    assert {"pyproject.toml", "README.md", "LICENSE", "tools/readme.py"} <= names
+    assert not any(name.startswith("tests/") for name in names)
 
 
 def test_wheel_has_the_commands(built):
@@ -59,9 +65,24 @@ def test_wheel_has_the_commands(built):
     for line in (
         "horovodrun = hvdrun.cli:main",
         "hvdliterun = hvdrun.cli:main",
-        "hvdlab = hvdlab.cli:app",
+        "hvdlab = hvdlab.__main__:main",
     ):
         assert line in text
+
+
+def test_the_page_on_an_index_leads_somewhere(built):
+    (wheel,) = built.glob("*.whl")
+    archive = zipfile.ZipFile(wheel)
+    (name,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
+    page = email.message_from_bytes(archive.read(name))
+    assert page["Author"] and "Typing :: Typed" in page.get_all("Classifier")
+    urls = dict(line.split(", ") for line in page.get_all("Project-URL"))
+    text = page.get_payload(decode=True).decode()
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) > 10
+    assert all(link.startswith(("https://", "#")) for link in links), links
+    assert f"({urls['Source']}/raw/main/docs/img/compare.png)" in text
+    assert f"({urls['Source']}/blob/main/labs/README.md)" in text
 
 
 @pytest.fixture(scope="module")
@@ -136,12 +157,90 @@ def test_theirs_installed_last_is_in_use_and_untouched(venv_with_both):
     assert ask(python, "import hvdlite; print(hvdlite.__version__)") == ("0.1.0\n", "")
 
 
-def test_alone_there_is_no_warning(tmp_path, built):
+# The wheel alone
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, built) -> Path:
+    """A folder with what the wheel installs."""
     (ours,) = built.glob("*.whl")
-    target = tmp_path / "site"
+    target = tmp_path_factory.mktemp("site")
     options = ["--no-deps", "--no-index", "--quiet", "--target", target]
     run(sys.executable, "-m", "pip", "install", *options, ours)
+    return target
+
+
+def bare(*arguments: str | Path, path: Path) -> subprocess.CompletedProcess:
+    """Python with the modules of the folder `path` and with none that is installed."""
+    command = [sys.executable, "-S", *arguments]
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(path)}
+    return subprocess.run(command, env=env, cwd="/", capture_output=True, text=True, timeout=120)
+
+
+def test_alone_there_is_no_warning(alone):
     code = "import horovod; print(horovod.__file__)"
-    place, warning = ask(Path(sys.executable), code, PYTHONPATH=str(target))
-    assert place == f"{target}/horovod/__init__.py\n"
+    place, warning = ask(Path(sys.executable), code, PYTHONPATH=str(alone))
+    assert place == f"{alone}/horovod/__init__.py\n"
     assert warning == ""
+
+
+def test_labs_are_written_from_the_wheel_and_edits_stay(alone, tmp_path):
+    code = f"""
+import json
+from pathlib import Path
+from hvdlab import handout
+assert not handout.is_checkout()
+folder = Path({str(tmp_path / "course")!r})
+first = handout.write(folder)
+(folder / "scripts" / "mnist_torch.py").write_text("mine")
+print(json.dumps([[str(path) for path in paths] for paths in (*first, *handout.write(folder))]))
+"""
+    told, _ = ask(Path(sys.executable), code, PYTHONPATH=str(alone))
+    written, different, written_again, stay = json.loads(told)
+    assert set(written) == source_files(*COURSE)
+    assert (different, written_again, stay) == ([], [], ["scripts/mnist_torch.py"])
+    for name in set(written) - set(stay):
+        assert (tmp_path / "course" / name).read_bytes() == (ROOT / name).read_bytes()
+
+
+def test_commands_name_the_extra_that_is_missing(alone):
+    for arguments in (["-m", "hvdlab"], ["-c", "from hvdlab.__main__ import main; main()"]):
+        done = bare(*arguments, path=alone)
+        assert done.returncode == 1 and not done.stdout
+        assert done.stderr == "hvdlab: typer is not installed: pip install 'hvdlite[labs]'\n"
+
+
+@pytest.mark.parametrize(
+    ("binding", "lacking"),
+    [("torch", "torch"), ("tensorflow", "tensorflow"), ("keras", "keras")],
+)
+def test_a_binding_names_the_extra_that_is_missing(alone, tmp_path, binding, lacking):
+    for name in ("hvdlite", "hvdrun", "horovod", "hvdnames"):
+        (tmp_path / name).symlink_to(alone / name)
+    for name in ("numpy", "mpi4py", "cloudpickle", "psutil", "ml_dtypes", "packaging"):
+        (tmp_path / name).symlink_to(Path(sysconfig.get_path("purelib"), name))
+    done = bare("-c", f"import horovod.{binding}", path=tmp_path)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    extra = {"keras": "tensorflow"}.get(binding, binding)
+    assert f"horovod.{binding} needs {lacking}, which is not installed" in last
+    assert f"pip install 'hvdlite[{extra}]'" in last
+
+
+def test_doctor_knows_what_installs_here_and_what_is_proven(alone, tmp_path):
+    info = tmp_path / "torch-99.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 99.0+cpu\n")
+    code = """
+from hvdlab.doctor import software
+print(software.installed_with("labs"))
+print(software.untested("torch"))
+print(software.untested("numpy"))
+"""
+    told, _ = ask(Path(sys.executable), code, PYTHONPATH=f"{alone}:{tmp_path}")
+    command, torch, numpy = told.splitlines()
+    assert command == "pip install 'hvdlite[labs]'"
+    assert "the tests prove torch 2." in torch
+    assert numpy == ""
+    told, _ = ask(Path(sys.executable), code, PYTHONPATH=str(ROOT))
+    assert told.splitlines()[0] == "pip install -c constraints.txt -e '.[labs]'"
