@@ -91,6 +91,10 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         usage="horovodrun -np N [options] COMMAND [ARGUMENT ...]",
         description="Start COMMAND as N ranks. All that follows COMMAND belongs to it.",
+        epilog="""examples:
+  horovodrun -np 2 python train.py --epochs 3               two ranks on this machine
+  horovodrun -np 8 -H node1:4,node2:4 python train.py       eight ranks on two hosts, by ssh""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     group = {key: parser.add_argument_group(title).add_argument for key, title in _GROUPS.items()}
@@ -105,7 +109,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--verbose", action="store_true", help="say what is found and started")
     add("--disable-cache", action="store_true", help="no effect here; no check is cached")
     seconds = os.environ.get("HOROVOD_START_TIMEOUT", "30")
-    text = "time for other hosts to answer (HOROVOD_START_TIMEOUT)"
+    text = f"time for other hosts to answer (HOROVOD_START_TIMEOUT), {seconds} by default"
     add("--start-timeout", type=amount, metavar="SECONDS", default=seconds, help=text)
     add("--network-interfaces", "--network-interface", action="extend", type=_names, dest="nics",
         metavar="NAME,...", default=[], help="network cards to use")  # fmt: skip
@@ -158,6 +162,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
         args.hosts = discovered(args.discovery)
     if args.elastic is not None or args.discovery:
         say("elastic training keeps its ranks here: as many as -np says, from start to end")
+    idle = [name for name, *_, text in _SETTINGS if text == "no effect here"]
+    if given := [f"--{name}" for name in idle if vars(args)[name.replace("-", "_")] is not None]:
+        say(f"without effect here: {', '.join(given)}")
     if args.jsrun:
         raise LaunchError("--jsrun is not supported; use -np and -H")
     return args

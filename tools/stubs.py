@@ -56,7 +56,8 @@ ADDED = {
     "horovod.tensorflow": ["from horovod.tensorflow import mpi_ops as mpi_ops, util as util"],
     "horovod.torch": ["from horovod.torch import mpi_ops as mpi_ops"],
     "horovod.torch.optimizer": [
-        "from hvdlite.torch.mixin import DistributedMixin as _DistributedOptimizer"
+        "from hvdlite.torch.mixin import DistributedMixin",
+        "_DistributedOptimizer = DistributedMixin",
     ],
 }
 LAZY = {"hvdlite": {"run": "hvdrun.function", "": "hvdlite.basics"}}
@@ -195,11 +196,14 @@ def stub(module: str, place: str) -> str:
             functions.append(function)
         else:
             where, real = origin(place, name)
-            lines.add(f"from {where} import {real} as {name}")
-    if functions:
-        lines.add("from typing import Any as Any")
-    text = "\n".join([*sorted(lines), *ADDED.get(module, [])]) + "\n"
-    return HEADING + "\n".join([text, *functions])
+            if real == name:
+                lines.add(f"from {where} import {name} as {name}")
+            else:  # `import a as b` makes b no name of a stub's module
+                lines.add(f"from {where} import {real}")
+                functions.append(f"{name} = {real}\n")
+    if any(each.startswith("def ") for each in functions):
+        lines.add("from typing import Any")
+    return HEADING + "\n".join([*sorted(lines), *ADDED.get(module, []), *functions]).rstrip() + "\n"
 
 
 def stubs() -> Iterator[tuple[Path, str]]:

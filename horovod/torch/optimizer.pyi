@@ -16,4 +16,5 @@ from hvdlite.torch.functions import check_optimizer as check_optimizer
 from hvdlite.torch.gradients import GradientSync as GradientSync
 from hvdlite.torch.mixin import DistributedMixin as DistributedMixin
 from hvdlite.torch.optimizer import DistributedOptimizer as DistributedOptimizer
-from hvdlite.torch.mixin import DistributedMixin as _DistributedOptimizer
+from hvdlite.torch.mixin import DistributedMixin
+_DistributedOptimizer = DistributedMixin

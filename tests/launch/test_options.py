@@ -203,5 +203,12 @@ def test_help_names_the_options(horovodrun):
         "HOROVOD_TIMELINE",
         "\nSSH arguments:\n",
         "\ntuneable parameter arguments:\n",
+        "\nexamples:\n  horovodrun -np 2 python train.py",
     ):
         assert option in result.out
+
+
+def test_options_without_effect_are_told_in_one_line(horovodrun):
+    result = horovodrun("-np", "1", "--autotune", "--cycle-time-ms", "3", "true")
+    assert result.returncode == 0
+    assert "horovodrun: without effect here: --cycle-time-ms, --autotune\n" in result.err

@@ -95,7 +95,7 @@ def test_pyright_knows_every_name_and_finds_right_programs_right(every_name, tmp
 # Checks that find something in programs with nothing wrong in them: os.cpu_count() may be None.
 NOT_OURS = dict.fromkeys(
     ("reportOptionalSubscript", "reportOptionalMemberAccess", "reportOptionalOperand",
-     "reportPossiblyUnbound"), False
+     "reportPossiblyUnboundVariable"), False
 )  # fmt: skip
 
 

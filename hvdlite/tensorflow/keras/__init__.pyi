@@ -37,14 +37,19 @@ from hvdlite.objects import allgather_object as allgather_object
 from hvdlite.objects import broadcast_object as broadcast_object
 from hvdlite.process_sets import ProcessSet as ProcessSet
 from hvdlite.process_sets import global_process_set as global_process_set
-from hvdlite.request import ADASUM as Adasum
-from hvdlite.request import AVERAGE as Average
-from hvdlite.request import SUM as Sum
+from hvdlite.request import ADASUM
+from hvdlite.request import AVERAGE
+from hvdlite.request import SUM
 from hvdlite.tensorflow.compression import Compression as Compression
 from hvdlite.tensorflow.keras import callbacks as callbacks
 from hvdlite.tensorflow.keras import elastic as elastic
 from hvdrun.function import run as run
-from typing import Any as Any
+from typing import Any
+Adasum = ADASUM
+
+Average = AVERAGE
+
+Sum = SUM
 
 def load_model(filepath: Any, custom_optimizers: Any=None, custom_objects: dict[str, Any] | None=None, compression: Any=..., legacy_opts: bool=False) -> Any:
     """A saved model of the package `keras`, with its optimizer wrapped and its state kept.

@@ -16,4 +16,5 @@ callbacks: list[keras.callbacks.Callback] = [
 ]
 model = hvd.load_model("model.keras", custom_objects={})
 first: int = hvd.broadcast_object(0, root_rank=0)
-mean = hvd.allreduce([1.0, 2.0], name="metrics")
+mean = hvd.allreduce([1.0, 2.0], name="metrics", op=hvd.Average)
+state = hvd.elastic.KerasState(model)
