@@ -86,8 +86,8 @@ def labs(
     notebooks = sum(path.suffix == ".ipynb" and "solution" not in path.parts for path in written)
     print(f"{folder}: {len(written)} files written, {notebooks} of them notebooks to work through")
     if different:
-        print(f"{len(different)} files were there already and stay as they are, such as", end=" ")
-        print(different[0])
+        count = len(different)
+        print(f"Files of yours that stay as they are: {count}, such as {different[0]}")
     print(f"Begin with: cd {folder} && jupyter lab labs/README.md")
 
 

@@ -3,7 +3,6 @@
 import base64
 import email
 import hashlib
-import json
 import re
 import subprocess
 import sys
@@ -185,22 +184,19 @@ def test_alone_there_is_no_warning(alone):
 
 
 def test_labs_are_written_from_the_wheel_and_edits_stay(alone, tmp_path):
-    code = f"""
-import json
-from pathlib import Path
-from hvdlab import handout
-assert not handout.is_checkout()
-folder = Path({str(tmp_path / "course")!r})
-first = handout.write(folder)
-(folder / "scripts" / "mnist_torch.py").write_text("mine")
-print(json.dumps([[str(path) for path in paths] for paths in (*first, *handout.write(folder))]))
-"""
+    code = "import sys; from hvdlab.__main__ import main; sys.argv[1:] = ['labs', {!r}]; main()"
+    code, course = code.format(str(tmp_path / "course")), tmp_path / "course"
     told, _ = ask(Path(sys.executable), code, PYTHONPATH=str(alone))
-    written, different, written_again, stay = json.loads(told)
-    assert set(written) == source_files(*COURSE)
-    assert (different, written_again, stay) == ([], [], ["scripts/mnist_torch.py"])
-    for name in set(written) - set(stay):
-        assert (tmp_path / "course" / name).read_bytes() == (ROOT / name).read_bytes()
+    assert "12 of them notebooks" in told and "stay" not in told
+    found = {str(path.relative_to(course)) for path in course.rglob("*") if path.is_file()}
+    assert found == source_files(*COURSE)
+    for name in found:
+        assert (course / name).read_bytes() == (ROOT / name).read_bytes()
+    (course / "scripts" / "mnist_torch.py").write_text("mine")
+    told, _ = ask(Path(sys.executable), code, PYTHONPATH=str(alone))
+    assert "0 files written" in told
+    assert "stay as they are: 1, such as scripts/mnist_torch.py" in told
+    assert (course / "scripts" / "mnist_torch.py").read_text() == "mine"
 
 
 def test_commands_name_the_extra_that_is_missing(alone):
