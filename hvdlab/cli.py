@@ -13,7 +13,6 @@ from .slurm.command import app as slurm
 app = typer.Typer(
     help="The course's toolkit: data, comparisons, checks, timelines, simulations, Slurm, marking.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

@@ -199,6 +199,15 @@ def test_labs_are_written_from_the_wheel_and_edits_stay(alone, tmp_path):
     assert (course / "scripts" / "mnist_torch.py").read_text() == "mine"
 
 
+def test_the_shell_completes_the_commands(alone):
+    asked = {"_HVDLAB_COMPLETE": "complete_bash", "COMP_WORDS": "hvdlab la", "COMP_CWORD": "1"}
+    told, _ = ask(
+        Path(sys.executable), "from hvdlab.__main__ import main; main()",
+        PYTHONPATH=str(alone), **asked,
+    )  # fmt: skip
+    assert told.split() == ["labs"]
+
+
 def test_commands_name_the_extra_that_is_missing(alone):
     for arguments in (["-m", "hvdlab"], ["-c", "from hvdlab.__main__ import main; main()"]):
         done = bare(*arguments, path=alone)
