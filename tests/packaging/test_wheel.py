@@ -3,6 +3,7 @@
 import base64
 import email
 import hashlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -223,7 +224,7 @@ def test_a_binding_names_the_extra_that_is_missing(alone, tmp_path, binding, lac
     for name in ("hvdlite", "hvdrun", "horovod", "hvdnames"):
         (tmp_path / name).symlink_to(alone / name)
     for name in ("numpy", "mpi4py", "cloudpickle", "psutil", "ml_dtypes", "packaging"):
-        (tmp_path / name).symlink_to(Path(sysconfig.get_path("purelib"), name))
+        (tmp_path / name).symlink_to(Path(importlib.util.find_spec(name).origin).parent)
     done = bare("-c", f"import horovod.{binding}", path=tmp_path)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
