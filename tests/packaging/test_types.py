@@ -20,7 +20,7 @@ SCRIPTS = sorted((ROOT / "scripts").rglob("*.py"))
 
 def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", *command], cwd=cwd, capture_output=True, text=True, timeout=280
+        [sys.executable, "-m", *command], cwd=cwd, capture_output=True, text=True, timeout=580
     )
 
 
@@ -71,6 +71,7 @@ def every_name(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_pyright_knows_every_name_and_finds_right_programs_right(every_name, tmp_path):
     """Pyright is the engine of VS Code. What it says of the names of Keras is left to them."""
     programs = tmp_path / "programs"
@@ -106,8 +107,9 @@ def of_keras_or_tensorflow(diagnostic: dict) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # it reads all of PyTorch
 def test_mypy_knows_every_name_and_finds_right_programs_right(every_name, tmp_path):
-    """Strictly where programs say their types, and inside of functions that don't."""
+    """Strictly; that the scripts say no types for functions of their own is no error here."""
     config = tmp_path / "mypy.ini"
     silent = "".join(f"[mypy-{name}.*]\nfollow_imports = silent\n" for name in OURS)
     config.write_text(
@@ -115,8 +117,12 @@ def test_mypy_knows_every_name_and_finds_right_programs_right(every_name, tmp_pa
         f"ignore_missing_imports = true\nexplicit_package_bases = true\n{silent}"
     )
     strict = ["--strict", "--allow-untyped-calls", "--config-file", config]
-    done = run("mypy", *strict, *TYPED, every_name)
-    assert done.returncode == 0, done.stdout
-    done = run("mypy", "--check-untyped-defs", "--config-file", config, *SCRIPTS)
-    told = [line for line in done.stdout.splitlines() if re.search("horovod|hvd", line)]
-    assert told == [], done.stdout
+    done = run("mypy", *strict, *TYPED, every_name, *SCRIPTS)
+    assert " errors in " in done.stdout, done.stdout + done.stderr  # the scripts say no types
+    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    ours = [
+        line
+        for line in errors
+        if not line.startswith("scripts/") or re.search("horovod|hvd", line.partition(": ")[2])
+    ]
+    assert ours == [], "\n".join(ours)
