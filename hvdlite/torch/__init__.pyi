@@ -44,6 +44,7 @@ from hvdlite.torch.autograd import grouped_allreduce_ as grouped_allreduce_
 from hvdlite.torch.autograd import grouped_reducescatter as grouped_reducescatter
 from hvdlite.torch.autograd import reducescatter as reducescatter
 from hvdlite.torch.compression import Compression as Compression
+from hvdlite.torch.cuda_graph import cuda_graph as cuda_graph
 from hvdlite.torch.functions import broadcast_optimizer_state as broadcast_optimizer_state
 from hvdlite.torch.functions import broadcast_parameters as broadcast_parameters
 from hvdlite.torch.handles import poll as poll
