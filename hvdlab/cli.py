@@ -250,6 +250,7 @@ def check(
         Path | None, typer.Option("--advise", help="A script from outside of the course.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: JSON on stdout.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="Every step, what was seen.")] = False,
     limit: Annotated[float, typer.Option(help="Seconds after which a script is stopped.")] = 120,
     out: Annotated[Path, typer.Option(help="Folder for the tables of --all.")] = Path("marks"),
 ) -> None:
@@ -262,13 +263,13 @@ def check(
 
     try:
         if advise:
-            done = command.advise(advise, as_json, limit)
+            done = command.advise(advise, as_json, limit, table)
         elif lab is None:
             raise fail("name a lab, such as hvdlab check 06, or a script with --advise", 2)
         elif all_:
             done = command.mark(lab, all_, out, as_json, limit)
         else:
-            done = command.run(lab, script, as_json, limit)
+            done = command.run(lab, script, as_json, limit, table)
     except KeyboardInterrupt:
         raise fail("interrupted; nothing of the check is left running", 130) from None
     except (CheckError, OSError) as error:

@@ -64,7 +64,9 @@ def run_command(
         if "OMPI_ALLOW_RUN_AS_ROOT" in environment:
             say("running as root, so OMPI_ALLOW_RUN_AS_ROOT=1 is set for Open MPI")
         say("command: " + shlex.join([*line, *command]))
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    # Where somebody has said where MPI's memory shall be, ours is there too.
+    memory = environment.get(FOLDER_VARIABLES[0], "/dev/shm")
+    memory = memory if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory("", "hvd-", memory, ignore_cleanup_errors=True) as folder:
         if not remote:  # then mpirun's own files can lie there too
             environment = dict.fromkeys(FOLDER_VARIABLES, folder) | environment

@@ -6,6 +6,7 @@ failure or a time-out stops them, and the next run starts new ones. `launch` run
 own, for tests in which ranks die or need another environment.
 """
 
+import atexit
 import contextlib
 import importlib.util
 import inspect
@@ -24,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import warm
 
 ROOT = Path(__file__).resolve().parent.parent
 TORCH = ("torch", "torch._dynamo")  # what its optimizers import when they are first used
@@ -77,11 +77,25 @@ def command(np: int, *program: str) -> list[str]:
     return [mpirun(), "-n", str(np), "--oversubscribe", "--bind-to", "none", *program]
 
 
+_nests = contextlib.ExitStack()
+_pythons: dict[tuple, list[str]] = {(): [sys.executable]}
+atexit.register(_nests.close)
+
+
 def python(modules: tuple[str, ...], env: dict[str, str] | None = None) -> list[str]:
-    """The command for a rank that has these modules, imported with the variables of `env`."""
-    if not modules:
-        return [sys.executable]
-    return warm.command(modules, env or {}, environment(extra=env))
+    """The command for a rank that has these modules, imported with the variables of `env`.
+
+    They are imported by one process for all, before anything of hvdlite or MPI.
+    """
+    from hvdlab.warm import Nest  # not at the top: see `in_memory`
+
+    key = (modules, *sorted((env or {}).items())) if modules else ()
+    if key not in _pythons:
+        made = tempfile.TemporaryDirectory(prefix="nest-", dir="/dev/shm")
+        folder = _nests.enter_context(made)
+        nest = _nests.enter_context(Nest(modules, folder, environment(extra=env)))
+        _pythons[key] = nest.python
+    return _pythons[key]
 
 
 class Outcome:
@@ -104,7 +118,7 @@ def launch(
 ) -> Outcome:
     """Run a Python program, given as text, on `np` ranks under mpirun.
 
-    With `modules` the ranks have imported these already (tests/warm.py), which is for programs
+    With `modules` the ranks have imported these already (hvdlab.warm), which is for programs
     that end by themselves.
     Raises AssertionError if it has not ended after `timeout` seconds.
     """

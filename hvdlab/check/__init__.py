@@ -14,6 +14,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from ..warm import Nest
 from .course import (
     ALIASES,
     ALL,
@@ -23,33 +24,77 @@ from .course import (
     arguments_for,
     find,
     options_of,
+    outside,
+    python_of,
     script_of,
+    source_of,
 )
 from .judge import judge
 from .run import TIME_S, Recording, observe
-from .verdict import StepVerdict, Verdict
+from .verdict import DONE, StepVerdict, Verdict
 
-__all__ = ["ALL", "LABS", "CheckError", "Recording", "Script", "StepVerdict", "Verdict", "check"]
+__all__ = ["ALL", "LABS", "CheckError", "Recording", "Script", "StepVerdict", "Verdict"]
+__all__ += ["advise", "check"]
+
+STEPS = 8  # of an epoch of Keras' fit, where a script from outside could take hours
 
 
-def check(lab: str, script: str | os.PathLike[str] | None = None, limit: float = TIME_S) -> Verdict:
+def check(
+    lab: str,
+    script: str | os.PathLike[str] | None = None,
+    limit: float = TIME_S,
+    nest: Nest | None = None,
+) -> Verdict:
     """Run a student's script on two ranks and judge it; takes half a minute.
 
     Args:
         lab: "05", "06" or "07".
-        script: the file; by default the lab's own script in this folder.
+        script: the file; by default what the lab's notebook has begun, or the lab's own script.
         limit: seconds after which the script is stopped.
+        nest: see `hvdlab.check.run.warm`.
 
     Raises CheckError where there is nothing to check: no such lab, no such file, no Python.
     """
     path = Path(script) if script is not None else find(lab)
-    known = script_of(lab, path)
-    options = options_of(path.read_text())
-    known = replace(known, names_rate=bool(options & set(ALIASES["--base-lr"])))
-    recording = observe(path, known.phases(), limit)
-    if _are_refused(recording):
-        recording = observe(path, arguments_for(known.phases(), options), limit)
-    return judge(known, path.name, recording)
+    return judge(*record(script_of(lab, path), path, limit, nest))
+
+
+def advise(path: Path, limit: float = TIME_S) -> Verdict:
+    """Run a script from outside of the course and say which steps it has, lacks, has wrong.
+
+    MNIST and Fashion-MNIST from keras.datasets and torchvision are the check's own small slice.
+
+    Raises CheckError if it can't be read or is no Python.
+    """
+    python_of(path)
+    return judge(*record(outside(path), path, limit))
+
+
+def record(
+    script: Script, path: Path, limit: float = TIME_S, nest: Nest | None = None
+) -> tuple[Script, str, Recording]:
+    """Run a version of the script; what `judge` takes.
+
+    One that has a rate or a schedule of its own also runs on one rank: there is no other measure.
+    """
+    options = options_of(source_of(path))
+    script = replace(script, names_rate=bool(options & set(ALIASES["--base-lr"])))
+    own = arguments_for(script.phases(), options)
+    steps = STEPS if script.outside else None
+    phases = own if script.outside else script.phases()
+    recording = observe(path, phases, limit, steps, nest)
+    if phases != own and _are_refused(recording):
+        phases, recording = own, observe(path, own, limit, steps, nest)
+    if not script.is_version and _rates_differ(judge(script, path.name, recording)):
+        alone = observe(path, phases, limit, steps, nest, np=1)
+        recording = replace(recording, alone=alone.events[0])
+    return script, path.name, recording
+
+
+def _rates_differ(verdict: Verdict) -> bool:
+    """Whether they are not those that the course's script would have."""
+    of_rates = [step for step in verdict.steps if step.key in ("rate", "schedule")]
+    return not verdict.ended and any(step.result != DONE for step in of_rates)
 
 
 def _are_refused(recording: Recording) -> bool:

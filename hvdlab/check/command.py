@@ -4,43 +4,57 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import track
 from rich.syntax import Syntax
 
-from . import TIME_S, check
+from ..progress import bar
+from . import advise as examine
+from . import check
 from .catch_up import catch_up as merged
 from .catch_up import difference, halfway, up_to
 from .course import CheckError, find, script_of
 from .mistakes import fitting
 from .sabotage import hide, known_as
 from .sabotage import reveal as revealed
+from .several import several
 from .show import page, show, to_csv
 from .verdict import DONE, Verdict
 
 
-def run(lab: str, script: Path | None, as_json: bool, limit: float) -> bool:
+def run(lab: str, script: Path | None, as_json: bool, limit: float, table: bool = False) -> bool:
     """Check one script and show the verdict; whether every step is done.
 
     Raises CheckError where there is nothing to check.
     """
-    verdict = _with_a_word(lab, script, limit)
-    if as_json:
-        print(verdict.to_json())
-    else:
-        show(verdict)
+    with _a_word():
+        verdict = check(lab, script, limit)
+    return _tell(verdict, as_json, table)
+
+
+def advise(script: Path, as_json: bool, limit: float, table: bool = False) -> bool:
+    """The same for a script from outside of the course.
+
+    Raises CheckError if it is no Python.
+    """
+    with _a_word():
+        verdict = examine(script, limit)
+    return _tell(verdict, as_json, table)
+
+
+def _tell(verdict: Verdict, as_json: bool, table: bool) -> bool:
+    print(verdict.to_json()) if as_json else show(verdict, table)
     return verdict.done
 
 
-def _with_a_word(lab: str, script: Path | None, limit: float) -> Verdict:
+def _a_word() -> AbstractContextManager:
     words, errors = "running it on 2 ranks and watching what they do", Console(stderr=True)
     if "JPY_PARENT_PID" in os.environ:  # a cell of a notebook: it can't take back what it shows
         errors.print(f"{words} ...", highlight=False)
-        return check(lab, script, limit)
-    with errors.status(words):
-        return check(lab, script, limit)
+        return nullcontext()
+    return errors.status(words)
 
 
 def mark(lab: str, folder: Path, out: Path, as_json: bool, limit: float) -> bool:
@@ -53,16 +67,16 @@ def mark(lab: str, folder: Path, out: Path, as_json: bool, limit: float) -> bool
         raise CheckError(f"no Python files in {folder}")
     verdicts: list[Verdict] = []
     failed: dict[str, str] = {}
-    errors = Console(stderr=True)
-    for path in track(scripts, "checking", console=errors):
-        name = str(path.relative_to(folder))
-        try:
-            verdict = check(lab, path, limit)
-        except CheckError as error:
-            failed[name] = str(error)
-            continue
-        verdict.script = name
-        verdicts.append(verdict)
+    with bar(len(scripts), "checking", "script") as progress:
+        for path, found in several(lab, scripts, limit):
+            name = str(path.relative_to(folder))
+            if isinstance(found, Verdict):
+                found.script = name
+                verdicts.append(found)
+            else:
+                failed[name] = str(found)
+            progress.update()
+    verdicts.sort(key=lambda each: each.script)
     out.mkdir(parents=True, exist_ok=True)
     (out / "marks.csv").write_text(to_csv(verdicts, failed))
     (out / "marks.html").write_text(page(verdicts, failed))
@@ -108,7 +122,8 @@ def catch_up(lab: str, script: Path | None, step: int, write: bool, from_start: 
     if from_start:
         after = halfway(known, steps)
     else:
-        verdict = _with_a_word(lab, path, TIME_S)
+        with _a_word():
+            verdict = check(lab, path)
         done = {each.number for each in verdict.steps if each.result == DONE}
         after = merged(known, before, steps - done)
         kept = ", ".join(map(str, sorted(done))) or "none"
@@ -124,15 +139,3 @@ def catch_up(lab: str, script: Path | None, step: int, write: bool, from_start: 
         print(f"{path} is changed; what it was is in {path.with_suffix('.before.py')}")
     else:
         print("Add --write to change the file.")
-
-
-def advise(script: Path, as_json: bool, limit: float) -> bool:
-    """The clinic: what a script from outside of the course does on two ranks.
-
-    Raises CheckError if it is no Python.
-    """
-    from .clinic import advise as examine
-
-    advice = examine(script, limit)
-    print(advice.to_json()) if as_json else advice.show()
-    return advice.done

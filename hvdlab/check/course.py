@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import difflib
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..handout import source
@@ -18,6 +19,7 @@ ALIASES = {
     "--batch-size": ("--batch-size", "--batch", "--bs"),
 }
 RATES = tuple(f"{name}=" for name in ALIASES["--base-lr"])
+VERSION = 0.3  # how like the course's script a version of it is, at least
 SCRIPTS = source() / "scripts"
 
 
@@ -86,6 +88,7 @@ class Script:
     own_lr: float | None = None  # of the program for one process, where none is given
     names_rate: bool = True  # whether the student's version has an option for it
     outside: bool = False  # not of the course
+    is_version: bool = True  # whether it has grown from the course's, whose schedule it then keeps
 
     @property
     def steps(self) -> list[Step]:
@@ -107,6 +110,8 @@ class Script:
 
         The second run takes the rate that the script has by itself.
         """
+        if self.outside:
+            return [["--epochs=2", f"--base-lr={BASE_LR}", f"--batch-size={BATCH}"]]
         options = [f"--batch-size={BATCH}", "--val-batch-size=25", "--seed=42"]
         first = ["--epochs=2", f"--base-lr={BASE_LR}", "--log-dir={home}/logs"]
         again = ["--epochs=3", "--resume", "--log-dir={home}/logs"]
@@ -135,8 +140,7 @@ BEGUN = {"05": "work/my_keras.py", "06": "work/my_torch.py", "07": "work/my_tens
 
 def options_of(text: str) -> set[str]:
     """The options that a script names, such as "--epochs", by whatever library it reads them."""
-    nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
-    return {n.value for n in nodes if isinstance(n.value, str) and n.value.startswith("--")}
+    return set(re.findall(r"""["'](--[\w-]+)["']""", text))
 
 
 def arguments_for(phases: list[list[str]], options: set[str]) -> list[list[str]]:
@@ -154,14 +158,8 @@ class CheckError(RuntimeError):
     """A script can't be checked; the text says why."""
 
 
-def script_of(lab: str, path: Path) -> Script:
-    """Which of the lab's scripts a student's file is a version of: the one most like it.
-
-    Raises CheckError for a lab without checks, or for a file that is no Python.
-    """
-    known = [script for script in ALL if script.lab == lab.zfill(2)]
-    if not known:
-        raise CheckError(f"lab {lab} has no checks; there are {', '.join(LABS)}")
+def python_of(path: Path) -> str:
+    """The text of a file. Raises CheckError if it can't be read or is no Python."""
     try:
         text = path.read_text()
         ast.parse(text)
@@ -173,12 +171,57 @@ def script_of(lab: str, path: Path) -> Script:
             f"{path.name} is no valid Python: {getattr(error, 'msg', error)}"
             + (f" in line {line}" if line else "")
         ) from None
+    return text
+
+
+def source_of(path: Path) -> str:
+    """The text of a script, of modules beside it that it imports, of option files that it names."""
+    texts: dict[Path, str] = {}
+    left = [path]
+    while left:
+        module = left.pop()
+        texts[module] = python_of(module)
+        for node in ast.walk(ast.parse(texts[module])):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module]
+            beside = (path.parent / f"{name.replace('.', '/')}.py" for name in names)
+            left += [each for each in beside if each.is_file() and each not in (*texts, *left)]
+    found = "\n".join(texts.values())
+    named = [each for each in sorted(path.parent.glob("*.*ml")) if each.name in found]
+    return "\n".join([found, *(each.read_text(errors="replace") for each in named)])
+
+
+def outside(path: Path) -> Script:
+    """A script that is not of the course."""
+    return Script("", path.name, "", "", lacks=("resume",), outside=True, is_version=False)
+
+
+def script_of(lab: str, path: Path) -> Script:
+    """Which of the lab's scripts a student's file is a version of: the one most like it, or for one
+    that is like none, the one with the same data.
+
+    Raises CheckError for a lab without checks, or for a file that is no Python.
+    """
+    known = [script for script in ALL if script.lab == lab.zfill(2)]
+    if not known:
+        raise CheckError(f"lab {lab} has no checks; there are {', '.join(LABS)}")
+    text = python_of(path)
 
     def likeness(script: Script) -> float:
         other = script.original.read_text().splitlines()
         return difflib.SequenceMatcher(None, text.splitlines(), other, autojunk=False).ratio()
 
-    return max(known, key=likeness)
+    if likeness(best := max(known, key=likeness)) > VERSION:
+        return best
+    source = source_of(path)
+    of_set = "fashion-mnist" if "fashion" in source.lower() else "mnist"
+    of_graphs = "compat.v1" in source or "Session" in source
+
+    def fits(script: Script) -> int:
+        return (script.data == of_set) + ((script.framework == "tensorflow1") == of_graphs)
+
+    return replace(max(known, key=fits), is_version=False)
 
 
 def find(lab: str) -> Path:

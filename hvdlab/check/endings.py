@@ -5,51 +5,48 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .course import Script
-from .evidence import SMALL, Rank
-from .run import RANKS, STALL_S, Recording
+from .evidence import SMALL, Case, Rank
+from .run import RANKS, STALL_S
 
 _GIVEN_UP = re.compile(
     r"has waited for|has left|shut down|has ended|gave up|given up|broken|deadlock: rank"
 )
 
 
-# What the runtime's own words for a mistake say of the step.
+# What the words of an error, the runtime's or the framework's, say of the step.
 _SAYS = (
     (re.compile(r"root.rank"), "broadcast"),
     (re.compile(r"named_parameters|models differ|backward passes"), "optimizer"),
-)
+    (re.compile(r"(?i)cardinality|number of samples|size mismatch between|match target batch"),
+     "shard"),
+)  # fmt: skip
 
 
-def explain(script: Script, ranks: list[Rank], recording: Recording) -> tuple[str, dict[str, str]]:
+def explain(case: Case) -> tuple[str, dict[str, str]]:
     """One line on the end, empty where it was a good one; and which step it proves wrong."""
-    if recording.stopped:
-        return f"stopped: {recording.stopped}", {}
+    ranks = case.ranks
+    if case.recording.stopped:
+        return f"stopped: {case.recording.stopped}", {}
     phase = max(1, *(len(rank.phases) for rank in ranks)) - 1
     errors = [rank.phase(phase).error for rank in ranks]
+    keys = {step.key for step in case.script.steps}
     if not any(errors):
         gone = [n for n, rank in enumerate(ranks) if not rank.finished]
         if gone:
-            last = recording.logged[gone[0]][-1:] or ["nothing was said"]
+            last = case.recording.logged[gone[0]][-1:] or ["nothing was said"]
             return f"rank {gone[0]} ended without a word: {last[0][:200]}", {}
         return "", {}
     own = [n for n, error in enumerate(errors) if error and not _is_waiting(error)]
     if own:
         rank = ranks[own[0]].phase(phase)
+        said = rank.error
         text = f"rank {own[0]} failed: {rank.error} ({rank.where})"
-        return text, _told(script, rank.error, text)
-    text = _stall(ranks, phase, errors)
-    if told := _told(script, text if text.startswith("the ranks disagree") else "", text):
-        return text, told
-    step = _blame(ranks, phase)
-    return text, {step: text} if step in {each.key for each in script.steps} else {}
-
-
-def _told(script: Script, error: str, text: str) -> dict[str, str]:
-    """The step that an error of the runtime's names, if the script has it."""
-    keys = {step.key for step in script.steps}
-    steps = [step for words, step in _SAYS if words.search(error) and step in keys]
-    return dict.fromkeys(steps[:1], text)
+    else:
+        text = _stall(ranks, phase, errors)
+        said = text if text.startswith("the ranks disagree") else ""
+    named = [step for words, step in _SAYS if words.search(said)]
+    step = named[0] if named else "" if own else _blame(ranks, phase)
+    return text, {step: text} if step in keys else {}
 
 
 def _is_waiting(error: str) -> bool:

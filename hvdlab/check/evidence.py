@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from .course import Script
 from .run import Recording
 
 Event = dict[str, Any]
+Finding = tuple[str, str]  # the result of a step, and what was seen
 SMALL = 64  # elements: a metric and no gradient
 
 
@@ -74,6 +76,11 @@ class Phase:
     where: str = ""
     ended: bool = False
 
+    def option(self, *names: str) -> str | None:
+        """What the run was given for an option, under one of its names."""
+        given = [each.partition("=") for each in self.arguments]
+        return next((value for name, _, value in reversed(given) if name in names), None)
+
     @property
     def steps(self) -> list[Step]:
         """All steps, of all epochs."""
@@ -91,12 +98,56 @@ class Rank:
     outside: list[Event] = field(default_factory=list)
     network: list[Event] = field(default_factory=list)
     fits: list[Event] = field(default_factory=list)
+    decisions: list[Event] = field(default_factory=list)  # of callbacks, by what metric
     images: int = 0  # in the training set
     finished: bool = False  # it came to the end of all phases
 
     def phase(self, number: int) -> Phase:
         """A phase, empty where the rank did not come to it."""
         return self.phases[number] if number < len(self.phases) else Phase()
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is judged: of which script it is a version, the recording, and its ranks in order.
+
+    `alone` is what the only rank of a run on one did; it may have done nothing.
+    """
+
+    script: Script
+    recording: Recording
+    ranks: list[Rank]
+    alone: Rank
+
+    @classmethod
+    def of(cls, script: Script, recording: Recording) -> Case:
+        """The case of a recording."""
+        return cls(script, recording, read(recording), _read_rank(recording.alone))
+
+    def base_lr(self, number: int) -> float | None:
+        """The largest rate of one process in a run; None if it is not known."""
+        if alone := self.alone.phase(number).steps:
+            return max(step.lr for step in alone)
+        return self.script.base_lr(self.ranks[0].phase(number).arguments)
+
+    def phases(self, number: int) -> list[Phase]:
+        """A run of the script on each rank."""
+        return [rank.phase(number) for rank in self.ranks]
+
+    def pairs(self, number: int) -> list[tuple[Step, ...]]:
+        """The steps of a run that all ranks took, those of all ranks together."""
+        return list(zip(*(phase.steps for phase in self.phases(number)), strict=False))
+
+
+class Unseen(Exception):
+    """The run ended before a step could be judged, or it can't be judged; the text says why."""
+
+
+def tell_both(texts: list[str]) -> str:
+    """One text for each rank as one sentence."""
+    if len(set(texts)) == 1:
+        return f"each rank {texts[0]}"
+    return "; ".join(f"rank {rank} {text}" for rank, text in enumerate(texts))
 
 
 def read(recording: Recording) -> list[Rank]:
@@ -111,7 +162,8 @@ def _read_rank(events: list[Event]) -> Rank:
     expected: float | None = None
     batches, reduced, tests = 0, 0, False
     lists = {"init": rank.inits, "gpu": rank.gpus, "threads": rank.threads, "fit": rank.fits,
-             "outside": rank.outside, "network": rank.network}  # fmt: skip
+             "outside": rank.outside, "network": rank.network,
+             "decision": rank.decisions}  # fmt: skip
     for event in events:
         kind = event["event"]
         if kind in lists:
@@ -168,11 +220,12 @@ def _read_rank(events: list[Event]) -> Rank:
 
 def _is_inside(new: list[int | str], ids: list[int | str]) -> bool:
     """Whether a part of a model got what another part has made of the images."""
-    return _is_known(ids) and not _is_known(new)
+    return any(map(is_known, ids)) and not any(map(is_known, new))
 
 
-def _is_known(ids: list[int | str]) -> bool:
-    return any(isinstance(each, int) or each.startswith("t") for each in ids)
+def is_known(number: int | str) -> bool:
+    """Whether it is an image of one of the sets, and no hash."""
+    return isinstance(number, int) or number.startswith("t")
 
 
 def parted(phase: Phase) -> list[list[int | str]]:

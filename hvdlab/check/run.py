@@ -11,17 +11,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import numpy
 import psutil
+
+from hvdrun.mpi import FOLDER_VARIABLES
 
 from .. import watchdog
 from ..data.catalog import SETS
 from ..data.sample import load_sample
+from ..warm import Nest
 
 MARK = "HVDLAB_CHECK"  # in the environment of all processes of a check: its token
 RANKS = 2
@@ -38,7 +41,11 @@ STALL_S = 15  # waiting for a rank that doesn't come ends after it
 TIME_S = 120.0
 KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
          "TZ", "MPI4PY_LIBMPI", "HVDLITE_MPI", "HVDLAB_GRADING")  # fmt: skip
-OBSERVER = (sys.executable, "-m", "hvdlab.check.observe")
+# What the ranks of a script import, for `warm`.
+IMPORTS = {
+    "torch": ("torch", "torch._dynamo"),
+    **dict.fromkeys(("keras", "tensorflow", "tensorflow1"), ("tensorflow", "keras")),
+}
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -46,7 +53,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 class Recording:
     """What was seen of a run: the events of each rank, what it printed, and which files it made.
 
-    `stopped` says which limit ended the run, and is empty where none did.
+    `stopped` says which limit ended the run, and is empty where none did. `alone` are the events of
+    a run on one rank, where one was needed to know what one process does.
     """
 
     events: list[list[dict[str, Any]]]
@@ -55,6 +63,7 @@ class Recording:
     files: list[list[str]]
     reports: list[list[dict[str, Any]]] = field(default_factory=list)
     stopped: str = ""
+    alone: list[dict[str, Any]] = field(default_factory=list)
 
     def to_json(self) -> str:
         """All of it as text, for `from_json`."""
@@ -71,9 +80,10 @@ def observe(
     phases: list[list[str]],
     limit: float = TIME_S,
     steps: int | None = None,
-    command: Sequence[str] = OBSERVER,
+    nest: Nest | None = None,
+    np: int = RANKS,
 ) -> Recording:
-    """Run the script on two ranks, once for each list of arguments, and tell what was seen.
+    """Run the script on `np` ranks, once for each list of arguments, and tell what was seen.
 
     "{home}" in an argument stands for a folder that each rank has for itself, so that it shows
     which rank wrote what. The script works in a copy of its folder.
@@ -82,32 +92,53 @@ def observe(
         limit: seconds after which the run is ended.
         steps: the most that Keras' fit takes in an epoch that has a number of steps, with two
             epochs at most; None: as many as the script wants.
-        command: what starts a rank; see hvdlab.check.warm.
+        nest: of `warm`, where one check at a time runs.
 
     Raises OSError if the script can't be read.
     """
     script = script.resolve(strict=True)
-    with tempfile.TemporaryDirectory(prefix="hvdlab-check-") as place:
+    within = nest.folder if nest else None
+    with tempfile.TemporaryDirectory(prefix="hvdlab-check-", dir=within) as place:
         folder = Path(place).resolve()
         _write_data(folder / "data")
-        for rank in range(RANKS):
+        for rank in range(np):
             copy_folder(script, folder / f"rank-{rank}" / "work")
             (folder / f"rank-{rank}" / "logs").mkdir()
-        for name in ("tmp", "home"):
+        for name in ("tmp", "home", "mpi"):
             (folder / name).mkdir()
         plan = {
             "script": script.name,
             "folder": str(folder),
-            "np": RANKS,
+            "np": np,
             "phases": phases,
             # Where there are two runs, the first one is on two hosts.
             "apart": len(phases) - 1,
             "steps": steps,
         }
         (folder / "plan.json").write_text(json.dumps(plan))
-        before = [_files(folder / f"rank-{rank}") for rank in range(RANKS)]
-        stopped = _run(folder, limit, command)
+        before = [_files(folder / f"rank-{rank}") for rank in range(np)]
+        python = nest.python if nest else [*_confine(folder), sys.executable]
+        stopped = _run(folder, limit, [*python, "-m", "hvdlab.check.observe"], np)
         return _read(folder, before, stopped)
+
+
+@contextlib.contextmanager
+def warm(*modules: str) -> Iterator[Nest]:
+    """A nest with these modules, see IMPORTS: more than half of a check is spent in imports.
+
+    Raises RuntimeError if it could not be started.
+    """
+    with tempfile.TemporaryDirectory(prefix="hvdlab-warm-") as folder:
+        for name in ("tmp", "home"):
+            os.mkdir(os.path.join(folder, name))
+        with Nest(modules, folder, environment(folder, "warm"), _confine(folder)) as nest:
+            yield nest
+
+
+def _confine(folder: str | Path) -> list[str]:
+    """What runs another command within the limits of a check."""
+    limits = [str(MEMORY_MB), str(FILE_MB)]
+    return [sys.executable, "-m", "hvdlab.check.confine", str(folder), *limits]
 
 
 def _write_data(folder: Path) -> None:
@@ -117,7 +148,7 @@ def _write_data(folder: Path) -> None:
         sample = load_sample(spec)
         roles = ("train_images", "train_labels", "test_images", "test_labels")
         parts = {role: sample[role][: TRAIN if "train" in role else TEST] for role in roles}
-        np.savez(folder / f"{name}.npz", **parts)
+        numpy.savez(folder / f"{name}.npz", **parts)
 
 
 def copy_folder(script: Path, target: Path) -> None:
@@ -160,17 +191,17 @@ def environment(folder: str | Path, token: str) -> dict[str, str]:
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(STALL_S),
+        # A script may write nowhere else, and so not in /dev/shm.
+        **dict.fromkeys(FOLDER_VARIABLES, os.path.join(folder, "mpi")),
     }
 
 
-def _run(folder: Path, limit: float, command: Sequence[str]) -> str:
+def _run(folder: Path, limit: float, observer: list[str], np: int) -> str:
     token = secrets.token_hex(16)
-    observer = [*command, str(folder / "plan.json")]
-    confine = [sys.executable, "-m", "hvdlab.check.confine", str(folder), str(MEMORY_MB)]
-    launcher = [sys.executable, "-m", "hvdrun", "-np", str(RANKS)]
+    launcher = [sys.executable, "-m", "hvdrun", "-np", str(np)]
     with open(folder / "launcher.txt", "wb") as output:
         job = subprocess.Popen(
-            [*confine, str(FILE_MB), *launcher, *observer],
+            [*launcher, *observer, str(folder / "plan.json")],
             cwd=folder,
             env=environment(folder, token),
             stdin=subprocess.DEVNULL,
@@ -179,12 +210,12 @@ def _run(folder: Path, limit: float, command: Sequence[str]) -> str:
             start_new_session=True,
         )
         try:
-            return _watch(job, folder, limit, token)
+            return _watch(job, folder, limit, token, np)
         finally:
             _end(job, token)
 
 
-def _watch(job: subprocess.Popen, folder: Path, limit: float, token: str) -> str:
+def _watch(job: subprocess.Popen, folder: Path, limit: float, token: str, np: int) -> str:
     """Wait for the end of the job; which limit it hit, if any."""
     deadline, looks = time.monotonic() + limit, 0
     while job.poll() is None:
@@ -192,7 +223,7 @@ def _watch(job: subprocess.Popen, folder: Path, limit: float, token: str) -> str
         looks += 1
         if time.monotonic() > deadline:
             return f"it was still running after {limit:g} s"
-        for rank in range(RANKS):
+        for rank in range(np):
             for name in ("stdout", "stderr"):
                 with contextlib.suppress(OSError):
                     if (folder / f"rank-{rank}" / name).stat().st_size > OUTPUT_MB << 20:
@@ -207,7 +238,7 @@ def _watch(job: subprocess.Popen, folder: Path, limit: float, token: str) -> str
                         return f"a rank filled more than {MEMORY_MB} MB of memory"
             if _size(folder) > DISK_MB << 20:
                 return f"it wrote more than {DISK_MB} MB"
-            if all(_is_finished(folder, rank) for rank in range(RANKS)):
+            if all(_is_finished(folder, rank) for rank in range(np)):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     job.wait(10)
                 return ""
@@ -240,7 +271,7 @@ def _end(job: subprocess.Popen, token: str) -> None:
 
 def _read(folder: Path, before: list[set[str]], stopped: str) -> Recording:
     events, printed, logged, files, reports = [], [], [], [], []
-    for rank in range(RANKS):
+    for rank in range(len(before)):
         home = folder / f"rank-{rank}"
         events.append(_json_lines(folder / f"record-{rank}.jsonl"))
         printed.append(_lines(home / "stdout"))

@@ -6,7 +6,7 @@ import random
 import zlib
 from pathlib import Path
 
-from .course import STEP, CheckError, Script, script_of
+from .course import STEP, CheckError, Script, python_of, script_of
 from .mistakes import Mistake, fitting
 
 _NOTE = "# A mistake is hidden in this file. hvdlab sabotage --reveal {name} tells which.\n"
@@ -17,17 +17,14 @@ def known_as(path: Path) -> Script:
 
     Raises CheckError if it can't be read or is no Python.
     """
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckError(f"{path}: {error}") from None
+    text = python_of(path)
     if "import torch" in text:
         return script_of("06", path)
     return script_of("07" if "compat.v1" in text or "GradientTape" in text else "05", path)
 
 
 def choose(path: Path, name: str | None, seed: int | None = None) -> tuple[Script, Mistake]:
-    """The mistake of that name, or any one that fits the file.
+    """The mistake of that name, or any one that fits the file and shows on every machine.
 
     Raises CheckError if there is none.
     """
@@ -35,6 +32,8 @@ def choose(path: Path, name: str | None, seed: int | None = None) -> tuple[Scrip
     found = fitting(script, path)
     if name is not None:
         found = [each for each in found if each.name == name]
+    else:  # GPUs and many cores are not everywhere
+        found = [each for each in found if not {"device", "threads"} & set(each.breaks)]
     if not found:
         what = f"no mistake {name!r} fits" if name else "no mistake fits"
         raise CheckError(
@@ -47,10 +46,10 @@ def choose(path: Path, name: str | None, seed: int | None = None) -> tuple[Scrip
 def hide(path: Path, target: Path, name: str | None = None, seed: int | None = None) -> Mistake:
     """Write the script with a mistake to `target`, and the answer, unreadable at a glance, beside.
 
-    Raises CheckError if no mistake fits, or if the target is the script itself.
+    Raises CheckError if no mistake fits, or if the target is there and was not written by this.
     """
-    if target.resolve() == path.resolve():
-        raise CheckError("the sabotaged script goes into another file; your own stays as it is")
+    if target.exists() and not _answer(target).exists():
+        raise CheckError(f"{target} is there already, and stays as it is: name another with --out")
     script, mistake = choose(path, name, seed)
     text = mistake.apply(script, path.read_text())
     target.write_text(_NOTE.format(name=target.name) + text)

@@ -18,36 +18,31 @@ _STYLES = {DONE: "green", OPEN: "yellow", WRONG: "red", UNSEEN: "dim"}
 COLOURS = {DONE: "#00704F", OPEN: "#8A6100", WRONG: "#B0413E", UNSEEN: "#666666"}
 
 
-def show(verdict: Verdict, console: Console | None = None) -> None:
-    """Print the verdict as a table: the step, whether it is done, what was seen, where to look."""
-    console = console or Console()
+def show(verdict: Verdict, whole: bool = False) -> None:
+    """Print the verdict: in at most ten lines, or `whole`, as a table of all steps before that."""
+    console = Console()
+    if whole:
+        console.print(_table(verdict))
+    for result, text in verdict.brief():
+        console.print(Text(text, _STYLES.get(result, "bold" if text[0] != " " else "italic")))
+    if not whole and not verdict.done:
+        console.print(Text("With --table: all steps, and what was seen of each.", "dim"))
+
+
+def _table(verdict: Verdict) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False, expand=False)
     table.add_column("step", min_width=20, max_width=26)
     table.add_column("", no_wrap=True)
     table.add_column("what was seen")
     for step in verdict.steps:
-        style = _STYLES[step.result]
         seen = Text(step.seen)
         if step.why:
             seen.append(f"\n{step.why}", "dim")
         if step.look:
             seen.append(f"\nLook at: {step.look}", "italic")
-        state = Text(f"{SIGNS[step.result]} {WORDS[step.result]}", style)
+        state = Text(f"{SIGNS[step.result]} {WORDS[step.result]}", _STYLES[step.result])
         table.add_row(Text(f"{step.number:2} {step.title}"), state, seen)
-    console.print(table)
-    for line in verdict.outside:
-        console.print(Text(f"refused: {line}", "red"))
-    if verdict.ended:
-        console.print(Text(verdict.ended, "red"))
-    course = f" (checked as lab {verdict.lab}'s {verdict.version_of})" if verdict.lab else ""
-    done = sum(step.result == DONE for step in verdict.steps)
-    console.print(
-        Text(
-            f"{verdict.script}: {done} of {len(verdict.steps)} steps done, "
-            f"{verdict.points} of {verdict.of} points{course}",
-            "bold green" if verdict.done else "bold",
-        )
-    )
+    return table
 
 
 def to_html(verdict: Verdict) -> str:

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .course import Script, Step
+from .course import Step
 
 DONE, OPEN, WRONG, UNSEEN = "done", "open", "wrong", "unseen"
 SIGNS = {DONE: "✔", OPEN: "○", WRONG: "✘", UNSEEN: "?"}
@@ -82,14 +82,27 @@ class Verdict:
         more: dict[str, Any] = {"done": self.done, "points": self.points, "of": self.of}
         return json.dumps({**asdict(self), **more}, indent=2)
 
+    def brief(self) -> list[tuple[str, str]]:
+        """At most ten lines, each with its result: the cause first, then what to look at."""
+        done = sum(step.result == DONE for step in self.steps)
+        course = f" (checked as lab {self.lab}'s {self.version_of})" if self.lab else ""
+        head = f"{self.script}: {done} of {len(self.steps)} steps done, "
+        lines = [(DONE if self.done else "", f"{head}{self.points} of {self.of} points{course}")]
+        wrong = [step for step in self.steps if step.result in (OPEN, WRONG)]
+        if self.ended and self.ended not in [step.seen for step in wrong]:
+            lines.append((WRONG, self.ended))
+        lines += [(WRONG, f"refused: {line}") for line in self.outside[:1]]
+        first = max(1, (8 - len(lines)) // 2)
+        for step in wrong[:first]:
+            title = f"{SIGNS[step.result]} step {step.number}, {step.title}: {WORDS[step.result]}"
+            lines += [(step.result, f"{title}: {step.seen}"), ("", f"  look at: {step.look}")]
+        rest = [step.title for step in wrong[first:]]
+        unseen = [step.title for step in self.steps if step.result == UNSEEN]
+        if rest:
+            lines.append((OPEN, f"also not done, or not right: {', '.join(rest)}"))
+        if unseen:
+            lines.append((UNSEEN, f"{SIGNS[UNSEEN]} {WORDS[UNSEEN]}: {', '.join(unseen)}"))
+        return lines
+
     def __str__(self) -> str:
-        lines = [f"{self.script}: {self.points} of {self.of} points"]
-        for step in self.steps:
-            lines.append(f"  {SIGNS[step.result]} {step.number:2} {step.title}: {step.seen}")
-            lines += [f"       {text}" for text in (step.why, step.look) if text]
-        return "\n".join([*lines, *([f"  {self.ended}"] if self.ended else [])])
-
-
-def new(script: Script, name: str) -> Verdict:
-    """A verdict without steps yet."""
-    return Verdict(script.lab, name, script.name)
+        return "\n".join(text for _, text in self.brief())

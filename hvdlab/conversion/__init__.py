@@ -2,17 +2,17 @@
 
     script = conversion.begin("fashion_mnist_torch.py", "work/my_torch.py")
     %%step 4            # at the top of a cell: the cell is what stands at step 4 of the script
-    seen = conversion.observe(script, "--epochs", "1")      # on the notebook's ranks, one a rank
+    ranks = conversion.observe(script)                  # what two ranks did
+    conversion.judge(check, script, "optimizer")        # whether this step is done
 
-A step's check reads what the ranks did, not how the script is written.
+A step is judged as `hvdlab check` does it: by what the ranks did, not by how it is written.
 """
 
 from __future__ import annotations
 
-from . import steps
 from .measured import crowded, draw, draw_speeds, measure, speed_up
-from .observe import Seen, chosen_gpus, observe, together
+from .observe import judge, observe
 from .script import Script, begin, current, solution
 
-__all__ = ["Script", "Seen", "begin", "chosen_gpus", "crowded", "current", "draw", "draw_speeds"]
-__all__ += ["measure", "observe", "solution", "speed_up", "steps", "together"]
+__all__ = ["Script", "begin", "crowded", "current", "draw", "draw_speeds"]
+__all__ += ["judge", "measure", "observe", "solution", "speed_up"]

@@ -33,7 +33,8 @@ class ConfinedKernel(AsyncKernelManager):
 
     def format_kernel_cmd(self, extra_arguments: list[str] | None = None) -> list[str]:
         """The kernel's command line, behind `hvdlab.check.confine`."""
-        confine = [sys.executable, "-m", "hvdlab.check.confine", self.folder]
+        folders = f"{self.folder}:/dev:/proc"  # a lab's ranks share memory by them
+        confine = [sys.executable, "-m", "hvdlab.check.confine", folders]
         return [*confine, str(MEMORY_MB), str(FILE_MB), *super().format_kernel_cmd(extra_arguments)]
 
 

@@ -1,6 +1,8 @@
 """Scripts that loop, flood, fill, write elsewhere, hang or leave something behind."""
 
 import contextlib
+import os
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -8,11 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hvdlab.check import endings, evidence
+from hvdlab.check.confine import landlock_version
 from hvdlab.check.course import ALL
 from hvdlab.check.judge import judge
-from hvdlab.check.run import observe
-from hvdlab.check.warm import warm
+from hvdlab.check.run import observe, warm
 
 SCRIPT = ALL[3]
 START = "import horovod.torch as hvd\nhvd.init()\n"
@@ -70,7 +71,7 @@ def run(tmp_path):
 
 
 def ended(recording):
-    text, _ = endings.explain(SCRIPT, evidence.read(recording), recording)
+    text = judge(SCRIPT, "hostile.py", recording).ended
     assert "\n" not in text
     return text
 
@@ -125,6 +126,43 @@ def test_what_is_not_the_scripts_own_is_out_of_reach(run, tmp_path, monkeypatch)
     assert any("rank 0 tried to reach 192.0.2.1" in line for line in verdict.outside)
 
 
+def test_hundreds_of_forks_are_stopped(run):
+    text = (
+        "import os, time\n"
+        "for _ in range(300):\n    if os.fork() == 0:\n        time.sleep(600)\n"
+        "        os._exit(0)\ntime.sleep(600)\n"
+    )
+    assert "started more than 64 processes" in ended(run(text))
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_memory_for_all_and_other_processes_are_out_of_reach(tmp_path, is_warm):
+    """/dev/shm, what other processes have in their environment, and signals to them."""
+    environment = {**os.environ, "SECRET_TOKEN": "of the instructor"}
+    other = subprocess.Popen(["sleep", "600"], env=environment)
+    mine = Path("/dev/shm", f"mine-{os.getpid()}")
+    text = (
+        "import os, signal, subprocess\n"
+        f"subprocess.run(['touch', {str(mine)!r}], stderr=subprocess.DEVNULL)\n"
+        f"others = [os.getppid(), {other.pid}]\n"
+        "try:\n    print(open(f'/proc/{others[1]}/environ', 'rb').read())\n"
+        "except OSError:\n    print('refused')\n"
+        f"for other in others[{0 if landlock_version() >= 6 and not is_warm else 2}:]:\n"
+        "    try:\n        os.kill(other, signal.SIGKILL)\n"
+        "    except OSError:\n        print('refused')\n"
+    )
+    (tmp_path / "hostile.py").write_text(text)
+    try:
+        with warm("numpy") if is_warm else contextlib.nullcontext() as nest:
+            recording = observe(tmp_path / "hostile.py", [[]], nest=nest)
+        assert not mine.exists() and other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+    assert {line for printed in recording.printed for line in printed} == {"refused"}
+    assert not recording.stopped
+
+
 def test_a_daemon_is_not_left_and_a_silent_exit_is_told(run):
     text = (
         "import os, time\n"
@@ -167,10 +205,10 @@ def test_a_fork_of_a_warm_process_is_confined_and_ends_with_its_check(tmp_path):
     loops = "import subprocess\n" + f"subprocess.run(['rm', '-f', {str(mine)!r}])\n"
     (tmp_path / "loops.py").write_text(loops + "print('here')\nwhile True:\n    pass\n")
     (tmp_path / "ends.py").write_text("print(1 + 1)\n")
-    with warm("numpy") as command:
-        looped = observe(tmp_path / "loops.py", [[]], limit=12, command=command)
+    with warm("numpy") as nest:
+        looped = observe(tmp_path / "loops.py", [[]], limit=12, nest=nest)
         assert "still running" in looped.stopped and looped.printed == [["here"]] * 2
-        ended = observe(tmp_path / "ends.py", [[]], command=command)
+        ended = observe(tmp_path / "ends.py", [[]], nest=nest)
         assert ended.printed == [["2"]] * 2 and not ended.stopped
         assert len(left_behind()) == 1  # the warm process itself
     assert mine.read_text() == "as it was" and left_behind() == []

@@ -1,16 +1,15 @@
 """The judge, on what real runs of real programs recorded, and the library of these programs.
 
-`python -m hvdlab.check.mistakes.table tests/check/recordings --only NAMES` records them anew.
+`PYTHONPATH=tests python -m checks_library.table tests/check/recordings --only NAMES` records anew.
 """
 
 import ast
 from pathlib import Path
 
 import pytest
+from checks_library import Program, library, load
 
-from hvdlab.check.mistakes.programs import IMPORTS, Program, library, load
-from hvdlab.check.run import Recording
-from hvdlab.check.warm import warm
+from hvdlab.check.run import IMPORTS, Recording, warm
 
 RECORDINGS = Path(__file__).with_name("recordings")
 LIBRARY = {program.file: program for program in library()}
@@ -67,9 +66,9 @@ def test_solutions_are_seen_as_when_they_were_recorded(modules):
     solutions = [each for each in LIBRARY.values() if each.name == "right-solution"]
     ours = [each for each in solutions if IMPORTS[each.script.framework] == modules]
     assert len(ours) >= 2
-    with warm(*modules) as command:
+    with warm(*modules) as nest:
         for program in ours:
-            verdict = program.judge(program.record(command=command)[0])
+            verdict = program.judge(program.record(nest=nest)[0])
             assert verdict.done and not verdict.ended, f"{program.file}: {verdict}"
             before = program.judge(load(RECORDINGS / program.file)[0])
             assert [(step.key, step.result) for step in verdict.steps] == [

@@ -1,14 +1,14 @@
 """The student's script: its places, what a step writes, and what the checks see on the ranks."""
 
 import ast
-import textwrap
 from pathlib import Path
 
 import pytest
-from mpi import TORCH, Ranks
 
 from hvdlab import conversion
+from hvdlab.check.course import STEP
 from hvdlab.conversion.places import PLACES
+from hvdlab.exercise import Check
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,64 +66,41 @@ def test_lost_marks_and_unknown_steps_are_told(torch_script, tmp_path, monkeypat
         conversion.begin("train.py", tmp_path / "x.py")
 
 
-@pytest.mark.parametrize(
-    ("number", "gpus"), [("local_rank()", [0, 1, 0, 1]), ("rank()", [0, 1, 2, 3]), ("", [0] * 4)]
-)
-def test_the_gpu_that_a_process_would_take(torch_script, number, gpus):
-    torch_script.put(
-        "2",
-        f"""
-        use_cuda = torch.cuda.is_available() and not args.no_cuda
-        device = torch.device("cuda")
-        {f"torch.cuda.set_device(hvd.{number})" if number else "pass"}
-    """,
-    )
-    assert [gpu for _, gpu in conversion.chosen_gpus(torch_script)] == gpus
+def results(check: Check) -> dict[str, str]:
+    """What a check says of each step, by its title."""
+    return {what.partition(":")[0]: result for result, what, _ in check.lines}
 
 
-def test_images_of_several_ranks():
-    assert conversion.together([[1, 2, 3], [3, 4]]) == (4, 1)
+def test_a_converted_script_is_done(tmp_path):
+    script = conversion.begin("mnist_torch.py", tmp_path / "mine.py")
+    script.path.write_text(script.solution.read_text())
+    with Check("all of it") as check:
+        conversion.judge(check, script, "init", "rate", "shard", "metrics", "threads")
+    assert set(results(check).values()) == {"done"} and len(check.lines) == 5, str(check)
 
 
-def run_script(path: str, root: str) -> dict:
-    from hvdlab.conversion.observe import run_here
-
-    options = ["--limit", "256", "--batch-size", "32", "--no-cuda", "--epochs", "2"]
-    return vars(run_here(path, "torch", options, root))
-
-
-@pytest.fixture(scope="module")
-def pair(full_sets):
-    ranks = Ranks(2, modules=TORCH)
-    yield ranks
-    ranks.stop()
-
-
-def test_what_the_ranks_of_the_solution_did(pair, tmp_path):
-    path = ROOT / "scripts" / "solutions" / "fashion_mnist_torch.py"
-    zero, one = pair.run(run_script, str(path), str(tmp_path), timeout=120)
-    assert (zero["rank"], one["rank"], one["size"]) == (0, 1, 2)
-    assert zero["before"] == one["before"] and zero["after"] == one["after"]
-    assert conversion.together([zero["epochs"][0], one["epochs"][0]]) == (256, 0)
-    assert zero["epochs"][0] != zero["epochs"][1]
-    assert max(zero["rates"]) == pytest.approx(0.04) and zero["rates"][0] == pytest.approx(0.02)
-    assert zero["printed"] and not one["printed"]
-    assert "checkpoint.pt" in zero["files"] and not one["files"]
+def test_each_step_is_judged_while_the_others_are_still_missing(torch_script, tmp_path):
+    """Horovod is there and the rate is scaled, but each rank trains alone."""
+    imports = "import torch\nimport horovod.torch as hvd\nhvd.init()"
+    torch_script.put("1", imports)
+    torch_script.put("3", "rate = args.base_lr * hvd.size()")
+    with Check("some of it") as check:
+        conversion.judge(check, torch_script, "init", "rate", "optimizer", "broadcast", "rank0")
+    assert results(check) == {
+        STEP[key].title: result
+        for key, result in (
+            ("init", "done"), ("rate", "done"), ("optimizer", "wrong"), ("broadcast", "wrong"),
+            ("rank0", "wrong"),
+        )
+    }  # fmt: skip
+    zero, one = conversion.observe(torch_script)
+    first, second = zero.phase(0).steps[0], one.phase(0).steps[0]
+    assert first.before != second.before and set(first.ids) <= set(range(256))
 
 
-def test_what_the_ranks_of_an_unfinished_script_did(pair, torch_script, tmp_path):
-    """Horovod is there, but nothing else: each rank trains alone, and the record shows it."""
-    torch_script.put(
-        "1",
-        textwrap.dedent("""
-        import torch
-        import horovod.torch as hvd
-        hvd.init()
-    """),
-    )
-    path = str(torch_script.path)
-    zero, one = pair.run(run_script, path, str(tmp_path / "ranks"), timeout=120)
-    assert zero["before"][0] != one["before"][0] and zero["after"][-1] != one["after"][-1]
-    assert conversion.together([zero["epochs"][0], one["epochs"][0]]) == (256, 256)
-    assert max(zero["rates"]) == pytest.approx(0.02)
-    assert one["printed"] and "checkpoint.pt" in one["files"]
+def test_an_error_of_the_script_is_told(torch_script):
+    torch_script.put("1", "import torch\nimport horovod.torch as hvd\nhvd.innit()")
+    with Check("who am I?") as check:
+        conversion.judge(check, torch_script, "init")
+    assert check.result == "wrong"
+    assert "AttributeError" in str(check) and "mine.py, line" in str(check)

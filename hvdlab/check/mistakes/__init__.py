@@ -1,7 +1,7 @@
 """The library of common mistakes: each is a small edit of a converted script.
 
-The same table proves the check (every mistake fails at its own step), and serves
-`hvdlab sabotage`, which puts one mistake into a working script.
+`hvdlab sabotage` puts one of them into a working script. The tests prove the check with the same
+table: every mistake fails at its own step.
 """
 
 from __future__ import annotations

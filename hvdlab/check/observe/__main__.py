@@ -77,11 +77,17 @@ def _watch_frameworks(
         from . import keras_side
 
         keras_side.watch(record, samples, steps)
-        data_side.serve_keras(slices)
+        data_side.serve_keras(slices, "keras", "keras._tf_keras.keras")
 
-    actions = {"torch": torch, "tensorflow": tensorflow, "keras": keras}
-    for name in ("torch", "tensorflow", "keras"):
-        if name in sys.modules:  # a fork of a process that has it: see hvdlab.check.warm
+    def tf_keras() -> None:
+        from . import keras_side
+
+        keras_side.watch_tf_keras(record, samples, steps)
+        data_side.serve_keras(slices, "tf_keras")
+
+    actions = {"torch": torch, "tensorflow": tensorflow, "keras": keras, "tf_keras": tf_keras}
+    for name in list(actions):
+        if name in sys.modules:  # a fork of a process that has it: see hvdlab.warm
             actions.pop(name)()
     sys.meta_path.insert(0, _AfterImport(actions))
 

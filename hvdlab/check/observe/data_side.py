@@ -27,8 +27,8 @@ class Slice:
         return arrays
 
 
-def serve_keras(data: Slice) -> None:
-    """keras.datasets.mnist and fashion_mnist, also as tf.keras.datasets, without a download."""
+def serve_keras(data: Slice, *packages: str) -> None:
+    """mnist and fashion_mnist of these packages' `datasets`, without a download."""
 
     def loader(name: str) -> Any:
         def load_data(*_: Any, **__: Any) -> Any:
@@ -40,7 +40,7 @@ def serve_keras(data: Slice) -> None:
 
         return load_data
 
-    for package in ("keras", "keras._tf_keras.keras"):
+    for package in packages:
         sets = importlib.import_module(f"{package}.datasets")
         sets.mnist.load_data = loader("mnist")
         sets.fashion_mnist.load_data = loader("fashion-mnist")

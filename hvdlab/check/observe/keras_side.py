@@ -1,41 +1,118 @@
-"""Watches Keras 3: what the model gets, and each step of the optimizer."""
+"""Watches Keras, 3 and tf_keras: what the model gets, and each step of the optimizer.
+
+What differs between TensorFlow and PyTorch below Keras is told by their own sides.
+"""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
-import keras
 import numpy as np
-from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from . import runtime
 from .recorder import Recorder, Samples, digest, sketch
 
 
 def watch(record: Recorder, samples: Samples, steps: int | None) -> None:
-    """Start to watch; before the script has made anything.
+    """Start to watch Keras 3; before the script has made anything.
 
     steps: the most that a call of fit takes in an epoch, of two; None where nothing is cut.
     """
-    if keras.backend.backend() != "tensorflow":
+    import keras
+    from keras.src.optimizers.base_optimizer import BaseOptimizer
+
+    backend = keras.backend.backend()
+    if backend not in ("tensorflow", "torch"):
         return
-    _watch_batches(record, samples)
-    _watch_steps(record)
-    _watch_fit(record, steps)
+    side = importlib.import_module(f"{__package__}.{backend}_side")
+    _watch_models(record, samples, steps, keras, side)
+    apply, clip = BaseOptimizer.apply, BaseOptimizer._clip_gradients
+    used: list[Any] = []
+
+    @functools.wraps(clip)
+    def watched_clip(self: Any, grads: Any) -> Any:
+        used[:] = grads  # behind the reduction, whoever does it
+        return clip(self, grads)
+
+    @functools.wraps(apply)
+    def watched_apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        used.clear()
+        variables = list(trainable_variables or self._trainable_variables)
+        with _noted_step(record, side, self, variables, used):
+            return apply(self, grads, trainable_variables)
+
+    BaseOptimizer.apply, BaseOptimizer._clip_gradients = watched_apply, watched_clip
 
 
-def _watch_batches(record: Recorder, samples: Samples) -> None:
-    from . import tensorflow_side
+def watch_tf_keras(record: Recorder, samples: Samples, steps: int | None) -> None:
+    """The same for tf_keras."""
+    import tf_keras
+    from tf_keras.src.optimizers.legacy.optimizer_v2 import OptimizerV2
+    from tf_keras.src.optimizers.optimizer import Optimizer
 
+    from . import tensorflow_side as side
+
+    _watch_models(record, samples, steps, tf_keras, side)
+
+    def watch_steps(kind: type, name: str, place: int) -> None:
+        """Where pairs of gradients, which were reduced, and variables are the argument there."""
+        apply = getattr(kind, name)
+
+        @functools.wraps(apply)
+        def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+            pairs = list(args[place])
+            args = (*args[:place], pairs, *args[place + 1 :])
+            grads, variables = [g for g, _ in pairs], [v for _, v in pairs]
+            with _noted_step(record, side, self, variables, grads):
+                return apply(self, *args, **kwargs)
+
+        setattr(kind, name, watched)
+
+    watch_steps(Optimizer, "_internal_apply_gradients", 0)
+    watch_steps(OptimizerV2, "_distributed_apply", 1)
+
+
+@contextmanager
+def _noted_step(
+    record: Recorder, side: ModuleType, optimizer: Any, variables: list[Any], used: list[Any]
+) -> Iterator[None]:
+    """Note one step; `used` are its gradients, which may come while it is taken."""
+    for each in runtime.before_step:
+        each()
+    before = [np.asarray(each).copy() for each in variables]
+    rate = float(np.asarray(optimizer.learning_rate))
+    yield
+    gradients = side.numbers(used)
+    facts = {"lr": rate, "elements": int(sum(each.size for each in before))}
+    facts |= {"own": side.own_gradients(), "grads": digest(gradients)}
+    facts["used"] = sketch(gradients).tolist() if gradients else None
+    after = digest(np.asarray(each) for each in variables)
+    record("step", **facts, before=digest(before), after=after)
+
+
+def _watch_models(
+    record: Recorder, samples: Samples, steps: int | None, keras: Any, side: ModuleType
+) -> None:
+    _watch_batches(record, samples, keras.layers.Layer, side)
+    _watch_fit(record, steps, keras.Model)
+    for kind in (keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau):
+        _watch_decisions(record, kind)
+
+
+def _watch_batches(record: Recorder, samples: Samples, layer: type, side: ModuleType) -> None:
     depth = [0]
-    call = keras.layers.Layer.__call__
+    call = layer.__call__
 
     @functools.wraps(call)
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        images = tensorflow_side.array_of(args[0]) if depth[0] == 0 and args else None
-        trains = tensorflow_side.tapes_open[0] > 0
+        images = side.array_of(args[0]) if depth[0] == 0 and args else None
+        trains = side.is_training()
         depth[0] += 1
         try:
             output = call(self, *args, **kwargs)
@@ -46,49 +123,18 @@ def _watch_batches(record: Recorder, samples: Samples) -> None:
         if images is not None and images.ndim > 1 and self.weights:
             ids = samples.identify(images)
             record("batch", train=trains, ids=ids)
-        scores = tensorflow_side.array_of(output) if ids else None
+        scores = side.array_of(output) if ids else None
         if scores is not None and trains:
             record("expected", value=samples.cross_entropy(ids, scores))
         elif scores is not None and (right := samples.right(ids, scores)) is not None:
             record("right", count=right, of=len(ids))
         return output
 
-    keras.layers.Layer.__call__ = watched
+    layer.__call__ = watched
 
 
-def _watch_steps(record: Recorder) -> None:
-    from .tensorflow_side import local, numbers
-
-    apply, clip = BaseOptimizer.apply, BaseOptimizer._clip_gradients
-    pending: dict[str, Any] = {}
-
-    @functools.wraps(clip)
-    def watched_clip(self: Any, grads: Any) -> Any:
-        # Behind the reduction, whoever does it.
-        pending["grads"] = digest(numbers(grads))
-        pending["used"] = sketch(numbers(grads)).tolist()
-        return clip(self, grads)
-
-    @functools.wraps(apply)
-    def watched_apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        for each in runtime.before_step:
-            each()
-        variables = list(trainable_variables or self._trainable_variables)
-        before = [np.asarray(each) for each in variables]
-        rate = float(np.asarray(self.learning_rate))
-        result = apply(self, grads, trainable_variables)
-        elements = int(sum(each.size for each in before))
-        facts = {"lr": rate, "elements": elements, "before": digest(before)}
-        facts |= {"own": local.pop().tolist() if local else None, "grads": "", **pending}
-        pending.clear()
-        record("step", **facts, after=digest(np.asarray(each) for each in variables))
-        return result
-
-    BaseOptimizer.apply, BaseOptimizer._clip_gradients = watched_apply, watched_clip
-
-
-def _watch_fit(record: Recorder, steps: int | None) -> None:
-    fit = keras.Model.fit
+def _watch_fit(record: Recorder, steps: int | None, model: type) -> None:
+    fit = model.fit
     signature = inspect.signature(fit)
 
     @functools.wraps(fit)
@@ -101,4 +147,18 @@ def _watch_fit(record: Recorder, steps: int | None) -> None:
                 given["steps_per_epoch"] = min(given["steps_per_epoch"], steps)
         return fit(**given)
 
-    keras.Model.fit = watched
+    model.fit = watched
+
+
+def _watch_decisions(record: Recorder, kind: type) -> None:
+    """What a callback that changes the training decides by."""
+    end = kind.on_epoch_end
+
+    @functools.wraps(end)
+    def watched(self: Any, epoch: int, logs: Any = None) -> None:
+        value = (logs or {}).get(self.monitor)
+        value = None if value is None else float(value)
+        record("decision", by=kind.__name__, monitor=self.monitor, value=value)
+        end(self, epoch, logs)
+
+    kind.on_epoch_end = watched

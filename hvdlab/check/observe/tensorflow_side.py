@@ -6,6 +6,7 @@ What Keras does with it is watched in keras_side.py, sessions of TensorFlow 1 in
 from __future__ import annotations
 
 import functools
+import re
 import weakref
 from typing import Any
 
@@ -28,6 +29,7 @@ def watch(record: Recorder, samples: Samples) -> None:
     for config in (tf.config, tf.compat.v1.config):
         _pretend_gpus(config, record)
         _watch_threads(config, record)
+    _watch_placement(record)
     _watch_tapes(record)
     _own_first_weights(record)
 
@@ -47,10 +49,21 @@ def numbers(gradients: Any) -> list[np.ndarray]:
     return [each for each in found if each is not None]
 
 
+def is_training() -> bool:
+    """Whether gradients will be asked for."""
+    return tapes_open[0] > 0
+
+
+def own_gradients() -> list[float] | None:
+    """A sketch of this rank's own gradients since the last step, once."""
+    return local.pop().tolist() if local else None
+
+
 def _pretend_gpus(config: Any, record: Recorder) -> None:
     gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in range(GPUS)]
     visible: dict[int, list[Any]] = {}  # by the run of the script
     list_devices, set_devices = config.list_physical_devices, config.set_visible_devices
+    get_devices = config.get_visible_devices
 
     def list_physical_devices(device_type: str | None = None) -> list[Any]:
         if not record.from_script():
@@ -71,11 +84,32 @@ def _pretend_gpus(config: Any, record: Recorder) -> None:
 
     config.list_physical_devices = list_physical_devices
     config.set_visible_devices = set_visible_devices
-    config.get_visible_devices = lambda device_type=None: list(visible.get(record.phase, gpus))
+
+    def get_visible_devices(device_type: str | None = None) -> list[Any]:
+        rest = [] if device_type == "GPU" else get_devices(device_type)
+        mine = visible.get(record.phase, gpus) if device_type in (None, "GPU") else []
+        return [*rest, *mine]
+
+    config.get_visible_devices = get_visible_devices
     experimental = config.experimental
     experimental.list_physical_devices = list_physical_devices
     experimental.set_visible_devices = set_visible_devices
-    experimental.set_memory_growth = lambda *_: None
+    experimental.set_memory_growth = experimental.set_virtual_device_configuration = lambda *_: None
+    config.set_logical_device_configuration = lambda *_: None
+
+
+def _watch_placement(record: Recorder) -> None:
+    """`with tf.device("/GPU:1")` is another way to choose one."""
+    device = tf.device
+
+    def watched(name: Any) -> Any:
+        found = re.search(r"GPU:(\d+)", name.upper()) if isinstance(name, str) else None
+        if found is None or not record.from_script():
+            return device(name)
+        record("gpu", how="used", index=int(found[1]), where=record.where())
+        return device("/CPU:0")
+
+    tf.device = watched
 
 
 def _watch_threads(config: Any, record: Recorder) -> None:

@@ -7,9 +7,11 @@ import functools
 import inspect
 import weakref
 from collections import defaultdict
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -21,6 +23,30 @@ from ..runtime_facts import CORES, GPUS
 from . import runtime
 from .recorder import Recorder, Samples, digest, sketch
 
+local: dict[int, Any] = {}  # of each parameter this rank's own gradient, before it is reduced
+
+
+def array_of(value: Any) -> np.ndarray | None:
+    """The numbers of a tensor or an array; None for anything else."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().float().numpy()
+    return value if isinstance(value, np.ndarray) else None
+
+
+def numbers(gradients: Any) -> list[np.ndarray]:
+    """The gradients that there are, as arrays."""
+    return [each.detach().numpy() for each in gradients if each is not None]
+
+
+def is_training() -> bool:
+    """Whether gradients will be asked for."""
+    return torch.is_grad_enabled()
+
+
+def own_gradients() -> list[float] | None:
+    """A sketch of this rank's own gradients."""
+    return sum(local.values()).tolist() if local else None
+
 
 def watch(record: Recorder, samples: Samples) -> None:
     """Start to watch; before the script has made anything."""
@@ -30,11 +56,10 @@ def watch(record: Recorder, samples: Samples) -> None:
     _load_here()
     _compile_nothing()
     modules = _modules()
-    local: dict[int, Any] = {}  # this rank's own gradients, before they are reduced
     _watch_batches(record, samples)
-    _watch_backward(record, modules, local)
+    _watch_backward(record, modules)
     _own_first_weights(record, modules)
-    _watch_steps(record, local)
+    _watch_steps(record)
 
 
 # Devices
@@ -68,6 +93,16 @@ class _GpusOnTheCpu(TorchFunctionMode):
             self._note(value)
             return torch.device("cpu")
         return value
+
+
+class _Nothing:
+    """A stream or an event of a pretended GPU: nothing is ever under way."""
+
+    def __init__(self, *_: Any, **__: Any):
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: 0.0 if name == "elapsed_time" else None
 
 
 def _pretend_gpus(record: Recorder) -> None:
@@ -106,6 +141,8 @@ def _pretend_gpus(record: Recorder) -> None:
         name="a pretended GPU", major=8, minor=0, total_memory=40 << 30, multi_processor_count=108
     )
     cuda.is_bf16_supported = lambda *_, **__: True
+    cuda.Event = cuda.Stream = cuda.current_stream = _Nothing
+    cuda.stream = lambda _: contextlib.nullcontext()
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved"):
         setattr(cuda, name, lambda *_: 0)
     cuda.reset_peak_memory_stats = lambda *_: None
@@ -164,12 +201,19 @@ def _load_here() -> None:
     torch.utils.data.DataLoader.__init__ = watched
 
 
-def _watch_batches(record: Recorder, samples: Samples) -> None:
-    depth, ids, trains = [0], [[]], [False]
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors in what a model gets, such as a batch in a dictionary."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(each)
 
-    def images_of(args: Any) -> Any:
-        first = next((each for each in args if isinstance(each, torch.Tensor)), None)
-        return first if first is not None and first.ndim > 1 else None
+
+def _watch_batches(record: Recorder, samples: Samples) -> None:
+    # Of each module that is running the images that it got, where it is the outermost that got any.
+    running: list[list[int | str]] = []
+    trains = [False]
 
     def is_test(module: torch.nn.Module, ids: list[int | str]) -> bool:
         """Whether this is validation, also where nobody said torch.no_grad()."""
@@ -177,26 +221,24 @@ def _watch_batches(record: Recorder, samples: Samples) -> None:
         return of_test_set or (not module.training and not any(isinstance(i, int) for i in ids))
 
     def before(module: torch.nn.Module, args: Any) -> None:
-        depth[0] += 1
-        if depth[0] > 1:
-            return
-        ids[0], trains[0] = [], torch.is_grad_enabled()
-        if next(module.parameters(), None) is not None:
-            images = images_of(args)
-            if images is not None and images.is_floating_point():
-                ids[0] = samples.identify(images.detach().numpy())
-                trains[0] &= not is_test(module, ids[0])
-                record("batch", train=trains[0], ids=ids[0])
+        ids: list[int | str] = []
+        if not any(running) and next(module.parameters(), None) is not None:
+            images = next((each for each in _tensors(args) if each.ndim > 1), None)
+            if images is not None:
+                ids = samples.identify(images.detach().float().numpy())
+                trains[0] = torch.is_grad_enabled() and not is_test(module, ids)
+                record("batch", train=trains[0], ids=ids)
+        running.append(ids)
 
     def after(module: torch.nn.Module, args: Any, output: Any) -> None:
-        depth[0] -= 1
-        if depth[0] or not isinstance(output, torch.Tensor):
+        ids = running.pop()
+        if not ids or not isinstance(output, torch.Tensor):
             return
-        scores = output.detach().float().numpy()
+        scores = array_of(output)
         if trains[0]:
-            record("expected", value=samples.cross_entropy(ids[0], scores))
-        elif (right := samples.right(ids[0], scores)) is not None:
-            record("right", count=right, of=len(ids[0]))
+            record("expected", value=samples.cross_entropy(ids, scores))
+        elif (right := samples.right(ids, scores)) is not None:
+            record("right", count=right, of=len(ids))
 
     torch.nn.modules.module.register_module_forward_pre_hook(before)
     torch.nn.modules.module.register_module_forward_hook(after, always_call=True)
@@ -220,9 +262,7 @@ def _own_parameters(modules: weakref.WeakSet[torch.nn.Module]) -> list[torch.nn.
     return [param for each in list(modules) for param in each.parameters(recurse=False)]
 
 
-def _watch_backward(
-    record: Recorder, modules: weakref.WeakSet[torch.nn.Module], local: dict[int, Any]
-) -> None:
+def _watch_backward(record: Recorder, modules: weakref.WeakSet[torch.nn.Module]) -> None:
     backward = torch.Tensor.backward
 
     @functools.wraps(backward)
@@ -253,10 +293,11 @@ def _own_first_weights(record: Recorder, modules: weakref.WeakSet[torch.nn.Modul
                     param.data.mul_(1 + 0.1 * record.rank).add_(0.01 * record.rank)
 
     runtime.before_collective.append(shift)
+    runtime.before_step.append(shift)
     register_optimizer_step_pre_hook(lambda *_: shift())
 
 
-def _watch_steps(record: Recorder, local: dict[int, Any]) -> None:
+def _watch_steps(record: Recorder) -> None:
     pending: dict[str, Any] = {}
 
     def parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -273,7 +314,7 @@ def _watch_steps(record: Recorder, local: dict[int, Any]) -> None:
             used=sketch(grads).tolist(),
             without=sum(p.requires_grad and p.grad is None for p in params),
             lr=max(float(group["lr"]) for group in optimizer.param_groups),
-            elements=sum(p.numel() for p in params),
+            elements=sum(p.numel() for p in params if p.requires_grad),
             grads=digest(grads),
             before=digest(p.detach().numpy() for p in params),
         )

@@ -1,6 +1,6 @@
 """Does a check say the same each time? Runs programs of the library again and again.
 
-    python -m hvdlab.check.mistakes.repeat RECORDINGS --times 20 --warm
+    PYTHONPATH=tests python -m checks_library.repeat RECORDINGS --times 20 --warm
 
 What each run said is kept in RECORDINGS/repeats.json, so that the work can be done in turns; the
 table's command puts it into docs/checks.md.
@@ -15,10 +15,9 @@ from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 
-from ..run import OBSERVER
-from ..verdict import OPEN, WRONG, Verdict
-from ..warm import warm
-from .programs import IMPORTS, library
+from checks_library import library
+from hvdlab.check.run import IMPORTS, warm
+from hvdlab.check.verdict import OPEN, WRONG, Verdict
 
 PROGRAMS = "mnist_torch-right-solution,mnist_torch-no-broadcast,mnist_torch-broadcast-by-rank-0"
 FILE = "repeats.json"
@@ -58,7 +57,7 @@ def lines(folder: Path) -> list[str]:
         "",
         "The same program, run again and again: how many runs gave the same result in every step.",
         "The runs are made by",
-        "`python -m hvdlab.check.mistakes.repeat RECORDINGS --times 20`, some with `--warm`.",
+        "`PYTHONPATH=tests python -m checks_library.repeat RECORDINGS`, some with `--warm`.",
         "",
         "| script | what is wrong, or which style | same verdict | which |",
         "|---|---|---|---|",
@@ -80,15 +79,12 @@ def main() -> None:
     start = time.monotonic()
     for name in args.only.split(","):
         program = programs[name]
-        with (
-            warm(*IMPORTS[program.script.framework])
-            if args.warm
-            else nullcontext(OBSERVER) as command
-        ):
+        modules = IMPORTS[program.script.framework]
+        with warm(*modules) if args.warm else nullcontext() as nest:
             while len(read(args.recordings).get(program.file, [])) < args.times:
                 if time.monotonic() - start > args.minutes * 60:
                     return
-                recording, seconds = program.record(command=command)
+                recording, seconds = program.record(nest=nest)
                 told = said(program.judge(recording))
                 found = read(args.recordings)
                 found.setdefault(program.file, []).append(told)

@@ -1,4 +1,4 @@
-"""All programs of the library, right and wrong, and the recordings of their runs."""
+"""All programs that prove the checks, right and wrong, and the recordings of their runs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..course import Script
-from ..judge import judge
-from ..run import Recording, observe
-from ..verdict import Verdict
-from . import variants
-from .right import all_right
+from checks_library.right import all_right
+from hvdlab.check.course import Script
+from hvdlab.check.judge import judge
+from hvdlab.check.mistakes import variants
+from hvdlab.check.run import Recording, observe
+from hvdlab.check.verdict import Verdict
 
-# What the ranks of a script import, for `hvdlab.check.warm`.
-IMPORTS = {
-    "torch": ("torch", "torch._dynamo"),
-    **dict.fromkeys(("keras", "tensorflow", "tensorflow1"), ("tensorflow", "keras")),
-}
 # What comes before these folders in a path tells of the machine, and nothing of the run.
 _PLACE = re.compile(r"/[\w./+-]*/(?=(?:site-packages|hvdlab|hvdlite|rank-\d)/)")
 

@@ -1,6 +1,6 @@
 """Proves the check on the whole library, and writes the table of docs/checks.md.
 
-    python -m hvdlab.check.mistakes.table RECORDINGS --minutes 10 --doc docs/checks.md
+    PYTHONPATH=tests python -m checks_library.table RECORDINGS --minutes 10 --doc docs/checks.md
 
 Each program is really run. Its recording is kept in RECORDINGS, so that the work can be done in
 turns, and judged anew without another run.
@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from ..course import STEP
-from ..run import OBSERVER
-from ..verdict import UNSEEN
-from ..warm import warm
-from . import repeat
-from .programs import IMPORTS, library, load, save
+from checks_library import library, load, repeat, save
+from hvdlab.check.course import STEP
+from hvdlab.check.run import IMPORTS, warm
+from hvdlab.check.verdict import UNSEEN
+from hvdlab.warm import Nest
 
 BY_HAND = "<!-- What follows is written by hand. -->\n"
 
@@ -50,9 +49,8 @@ def document(folder: Path) -> Iterator[str]:
     yield "# What the checks find"
     yield ""
     yield "Every program in the table was run on two ranks, and judged by what they did."
-    yield "The table is made by"
-    yield "`python -m hvdlab.check.mistakes.table RECORDINGS --warm --doc docs/checks.md`; the"
-    yield "recordings of all runs are in `tests/check/recordings`, where the tests judge them anew."
+    yield "The table is made by `PYTHONPATH=tests python -m checks_library.table`; the recordings"
+    yield "of all runs are in `tests/check/recordings`, where the tests judge them anew."
     yield ""
     yield f"- programs of the library that were run so far: {len(found)} of {len(library())}"
     yield (
@@ -81,7 +79,7 @@ def main() -> None:
     args = parser.parse_args()
     args.recordings.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    commands: dict[tuple[str, ...], Sequence[str]] = {}
+    nests: dict[tuple[str, ...], Nest | None] = {}
     with ExitStack() as stack:
         for program in library():
             path = args.recordings / program.file
@@ -89,10 +87,9 @@ def main() -> None:
             if path.exists() or not wanted or time.monotonic() - start > args.minutes * 60:
                 continue
             modules = IMPORTS[program.script.framework] if args.warm else ()
-            if modules not in commands:
-                start_rank = stack.enter_context(warm(*modules)) if modules else OBSERVER
-                commands[modules] = start_rank
-            recording, seconds = program.record(command=commands[modules])
+            if modules not in nests:
+                nests[modules] = stack.enter_context(warm(*modules)) if modules else None
+            recording, seconds = program.record(nest=nests[modules])
             save(path, recording, seconds)
             verdict = program.judge(recording)
             sign = "as expected" if program.is_as_expected(verdict) else "DIFFERS"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..course import ALL, Script
+from hvdlab.check.course import ALL, Script
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,17 @@
 """Ranks that are forks of a process which has imported a framework already.
 
-To import PyTorch or TensorFlow takes two to four seconds of a processor, for each rank anew.
-For ranks that run functions of the tests (tests/mpi.py), one process, the nest, does it once. What
-mpirun starts is `python warm.py ask ADDRESS ...`: it hands its environment and its files to the
-nest, which forks the rank, and it ends as the rank does. Nothing of hvdlite or MPI is imported
-before the fork. Programs in which ranks die run by `mpi.launch` instead.
+To import PyTorch or TensorFlow takes two to four seconds of a processor, for each rank anew. One
+process, the nest, does it once:
+
+    with Nest(("tensorflow", "keras"), folder, environment) as nest:
+        subprocess.run(["mpirun", "-n", "2", *nest.python, "program.py"])
+
+What the launcher starts is this file, by its path and without its package: it hands its
+environment and its files to the nest, which forks the rank, and it ends as the rank does.
 """
 
-import atexit
+from __future__ import annotations
+
 import contextlib
 import gc
 import importlib
@@ -19,42 +23,57 @@ import socket
 import subprocess
 import sys
 import tempfile
-
-_nests: dict[tuple, "Nest"] = {}
+from collections.abc import Sequence
 
 
 class Nest:
-    """The process with the modules; it ends with this one."""
+    """The process with the modules; it ends with this one, and with it all its ranks.
 
-    def __init__(self, modules: tuple[str, ...], environment: dict[str, str]):
-        self._folder = tempfile.TemporaryDirectory(prefix="nest-", dir="/dev/shm")
-        self.address = os.path.join(self._folder.name, "socket")
+    Attributes:
+        python: what to start instead of `python` for a rank.
+        folder: where its socket is; a path that is not long.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[str],
+        folder: str,
+        environment: dict[str, str],
+        within: Sequence[str] = (),
+    ):
+        """Import the modules, with these variables; `within` is a command that runs another one.
+
+        Raises RuntimeError if that can't be done.
+        """
+        address = os.path.join(folder, "socket")
+        self.folder = folder
+        self.python = [sys.executable, "-S", "-E", __file__, "ask", address]
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "serve", self.address, *modules],
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+            [*within, sys.executable, __file__, "serve", address, *modules],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         if self._process.stdout.readline() != b"ready\n":
+            self.close()
             raise RuntimeError(f"no process with {', '.join(modules)} could be started")
 
+    @property
+    def is_up(self) -> bool:
+        """Whether it can still fork."""
+        return self._process.poll() is None
+
     def close(self) -> None:
-        """End it, and with it all its ranks."""
+        """End it."""
         self._process.stdin.close()
         self._process.wait()
-        self._folder.cleanup()
+        self._process.stdout.close()
 
+    def __enter__(self) -> Nest:
+        return self
 
-def command(
-    modules: tuple[str, ...], variables: dict[str, str], environment: dict[str, str]
-) -> list[str]:
-    """What to start instead of `python`, for a rank whose process has the modules already.
-
-    They are imported with `variables` set, so there is one nest for each set of these.
-    """
-    key = modules, tuple(sorted(variables.items()))
-    if key not in _nests:
-        _nests[key] = Nest(modules, environment)
-        atexit.register(_nests[key].close)
-    return [sys.executable, "-S", "-E", __file__, "ask", _nests[key].address]
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _ask(address: str, argv: list[str]) -> int:
@@ -126,8 +145,13 @@ def _become(request: dict, files: list[int]) -> None:
         os.close(file)
     tempfile.tempdir = None  # it was that of the nest
     sys.argv = request["argv"]
-    sys.path.insert(0, os.path.dirname(sys.argv[0]))
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    if sys.argv[0] == "-m":
+        del sys.argv[0]
+        sys.path.insert(0, "")
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, os.path.dirname(sys.argv[0]))
+        runpy.run_path(sys.argv[0], run_name="__main__")
     sys.exit()
 
 

@@ -1,0 +1,406 @@
+"""The judge's view of the training: the rate, the gradients, the data and the metrics.
+
+The measure of all of it: N ranks do what one process does with N times as many images a step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from operator import mul
+
+import numpy as np
+
+from .course import ALIASES, BATCH
+from .evidence import SMALL, Case, Epoch, Event, Finding, Phase, Step, Unseen, is_known, parted
+from .run import RANKS
+from .verdict import DONE, OPEN, WRONG
+
+
+def rate(case: Case) -> Finding:
+    """In the run that is given a rate, and in the one that takes the script's own."""
+    script, steps = case.script, [phase.steps for phase in case.phases(0)]
+    if not all(steps):
+        raise Unseen("the run ended before the first step")
+    top = [max(step.lr for step in mine) for mine in steps]
+    images = max(len(step.ids) for mine in steps for step in mine)
+    base = case.base_lr(0)
+    if base is None:
+        told = f"the largest rate of {_both_values(top)}"
+        raise Unseen(f"{told}; what one process would take is not known")
+    factor = RANKS
+    told = f"{base:g} for one process, on {RANKS} ranks: the largest rate of {_both_values(top)}"
+    if images and images <= BATCH // RANKS:
+        factor = 1
+        told += f", with {images} instead of {BATCH} images a step"
+    elif times_the_mean(case) == RANKS and all(_near(value, base) for value in top):
+        factor = 1
+        told += ", with gradients that are added up and not averaged"
+    elif all(_near(value, base * RANKS**0.5) for value in top):
+        return DONE, f"{told}: the square root of the number of ranks, which needs a reason"
+    if not all(_near(value, base * factor) for value in top):
+        if len(epochs := case.ranks[0].phase(0).epochs) < 2 and max(top) < base * factor:
+            raise Unseen(f"{told}, but the run ended in epoch {len(epochs)}")
+        *_, last = rates = [step.lr for step in steps[0]]
+        grows = base * 1.02 < last < base * factor and last == top[0] > rates[0]
+        if grows and "schedule" not in script.lacks:
+            raise Unseen(f"{told}, and still growing in the last step")
+        if not script.names_rate and not case.alone.phases:
+            raise Unseen(f"{told}; what one process would take is not known")
+        unscaled = factor > 1 and all(_near(value, base) for value in top)
+        return OPEN if unscaled else WRONG, told
+    begun = [step.lr for step in case.ranks[0].phase(0).epochs[0].steps]
+    if "schedule" in script.lacks and factor > 1 and all(_near(each, base) for each in begun):
+        return WRONG, f"{told}, but that of one process in all of epoch 1"
+    return _own_rate(case, factor, told)
+
+
+def _own_rate(case: Case, factor: int, told: str) -> Finding:
+    """Is the rate that the script has by itself that of the program for one process?"""
+    phase = case.ranks[0].phase(1)
+    base = case.script.base_lr(phase.arguments)
+    if case.script.outside or not phase.steps or base is None or phase.error:
+        return DONE, told
+    own = max(step.lr for step in phase.steps)
+    # One that is not a multiple is a matter of taste.
+    twice = [base * factor * RANKS * 0.1**n for n in range(3 if case.script.decays else 1)]
+    if not any(_near(own, value) for value in twice):
+        return DONE, told
+    return WRONG, (
+        f"{told}; without --base-lr it was {own:.4g}, where {base:g} is the rate of one process"
+    )
+
+
+def _near(value: float, expected: float) -> bool:
+    return abs(value - expected) <= 0.02 * expected
+
+
+def _both_values(values: list[float]) -> str:
+    texts = [f"{value:.4g}" for value in values]
+    if len(set(texts)) == 1:
+        return f"both was {texts[0]}"
+    return " and ".join(f"rank {rank} was {text}" for rank, text in enumerate(texts))
+
+
+def optimizer(case: Case) -> Finding:
+    """Does each step use the mean of the ranks' gradients, the same on all of them?"""
+    pairs = [pair for phase in (0, 1) for pair in case.pairs(phase)]
+    if not pairs:
+        raise Unseen("the run ended before the first step")
+    sent = [sum(s.reduced >= 0.9 * s.elements for s in mine) for mine in zip(*pairs, strict=True)]
+    equal = sum(one.grads == other.grads for one, other in pairs)
+    if equal == len(pairs) and min(sent) == len(pairs):
+        told = f"of {len(pairs)} steps, {equal} used the same gradients on both ranks"
+        wrong = _size(case) or _too_early(case)
+        return (WRONG, wrong) if wrong else (DONE, told)
+    if not any(sent):
+        return OPEN, f"in {len(pairs)} steps no rank sent its gradients to the other"
+    return WRONG, f"gradients were averaged before {min(sent)} of {len(pairs)} steps" + (
+        "; they were averaged, but the step used others" if min(sent) == len(pairs) else ""
+    )
+
+
+def _size(case: Case) -> str:
+    """What is wrong with the size of the update, or with what it costs; empty if nothing is."""
+    steps = [step for phase in case.phases(0) for step in phase.steps]
+    if without := min(step.without for step in steps):
+        return f"{without} parameters got no gradient, on no rank and in no step"
+    often = min(step.reduced / max(1, step.elements * max(1, step.batches)) for step in steps)
+    if often > 1.8:
+        return f"all gradients go from rank to rank {often:.0f} times in each step"
+    times = times_the_mean(case)
+    base, top = case.base_lr(0), max(step.lr for step in steps)
+    if times == RANKS and base is not None and _near(top, base * RANKS):
+        return (
+            f"the gradients of the ranks are added up, and the rate is multiplied as well: each "
+            f"step is {RANKS} times too large"
+        )
+    if times == 1 / RANKS:
+        return f"the gradients are divided by {RANKS} twice: each step is {RANKS} times too small"
+    return ""
+
+
+def _too_early(case: Case) -> str:
+    """What the runtime has said of steps that come before the last of their backward passes."""
+    lines = (line for logged in case.recording.logged for line in logged)
+    return next((line for line in lines if "backward passes: each call reduces" in line), "")
+
+
+def times_the_mean(case: Case) -> float | None:
+    """How many times the mean of the ranks' gradients a step uses: N, 1 or 1/N.
+
+    None where it is something else or changes from step to step, as with clipping. A loss that the
+    script divides by the number of ranks counts as the whole one.
+    """
+    pairs = case.pairs(0)
+    found = [times for times in map(_times, pairs) if times is not None]
+    if len(found) < max(2, 0.8 * len(pairs)):
+        return None
+    for times in (RANKS, 1, 1 / RANKS):
+        if all(abs(each - times) <= 0.03 * times for each in found):
+            return times * _share_of_the_loss([step for pair in pairs for step in pair])
+    return None
+
+
+def _times(pair: tuple[Step, ...]) -> float | None:
+    if any(step.own is None or step.used is None for step in pair):
+        return None
+    mean, used = np.mean([step.own for step in pair], axis=0), np.array(pair[0].used)
+    length = mean @ mean
+    times = float(used @ mean / length) if length > 0 else 0.0
+    off = np.linalg.norm(used - times * mean)
+    return times if times > 0 and off <= 0.05 * np.linalg.norm(used) else None
+
+
+def _share_of_the_loss(steps: list[Step]) -> float:
+    """1/N where the loss is the Nth part of the cross entropy, N where it is N times that.
+
+    The losses of several batches before a step are taken for parts of one.
+    """
+    known = [step for step in steps if step.loss and step.expected]
+    shares = [step.batches * step.loss / step.expected for step in known]
+    for share in (1 / RANKS, RANKS):
+        if shares and all(abs(each - share) <= 0.05 * share for each in shares):
+            return share
+    return 1.0
+
+
+def shard(case: Case) -> Finding:
+    """Are the parts of an epoch disjoint, do they cover the set, does the order change?"""
+    ranks, phases = case.ranks, case.phases(0)
+    epochs = [parted(phase) for phase in phases]
+    whole = max(rank.images for rank in ranks)
+    whole = min(whole, int(phases[0].option("--limit") or whole))
+    if not all(mine and mine[0] for mine in epochs) or not whole:
+        raise Unseen("no training images were seen")
+    if case.script.outside and all(_is_drawn(phase, whole) for phase in phases):
+        return _draws(case)
+    first = [mine[0] for mine in epochs]
+    if sum(is_known(number) for mine in first for number in mine) < 0.5 * sum(map(len, first)):
+        raise Unseen("the images are changed before the model gets them, and can't be told apart")
+    common = set(first[0]) & set(first[1])
+    total, distinct = sum(map(len, first)), len(set(first[0]) | set(first[1]))
+    told = f"of {whole} images rank 0 read {len(first[0])} in epoch 1, rank 1 {len(first[1])}"
+    told += f", {len(common)} of them also read by rank 0"
+    complete = all(len(mine) > 1 for mine in epochs)
+    idle = [
+        sum(not step.ids and not step.again for step in phase.epochs[0].steps) for phase in phases
+    ]
+    if any(idle):
+        return WRONG, f"{told}; {max(idle)} steps of epoch 1 got no images"
+    if total > 1.1 * whole:
+        return OPEN if len(first[0]) >= whole else WRONG, told
+    asked = phases[0].option(*ALIASES["--epochs"])
+    all_read = sum(len(_stream(phase)) for phase in phases) / whole
+    if asked and all_read > 1.2 * int(asked):
+        return WRONG, f"{told}; asked for {asked} epochs, they read {all_read:.1f} times all images"
+    draws = any(fit.get("steps_per_epoch") for rank in ranks for fit in rank.fits)
+    if draws and first[0] != first[1]:
+        if total < 0.9 * whole:
+            return WRONG, f"{told}: random draws, {total} in an epoch of all ranks together"
+        return DONE, f"{told}: random draws, in 1/{RANKS} of the steps"
+    if len(common) > 0.02 * whole + RANKS:
+        return WRONG, told
+    if distinct < 0.9 * whole and complete:
+        return WRONG, f"{told}; together {distinct} different ones"
+    if not complete:
+        raise Unseen(f"{told}; no second epoch was seen")
+    again = [mine[1][: len(mine[0])] == mine[0] for mine in epochs]
+    if any(again) and not any(rank.fits for rank in ranks):  # Keras shuffles by itself
+        return WRONG, f"{told}; and epoch 2 had them in the same order as epoch 1"
+    return DONE, f"{told}; epoch 2 had another order"
+
+
+def _stream(phase: Phase) -> list[int | str]:
+    """All training images, in the order in which they were read."""
+    return [number for step in phase.steps for number in step.ids]
+
+
+def _is_drawn(phase: Phase, whole: int) -> bool:
+    """Whether images come again long before the set is through."""
+    first = _stream(phase)[: whole // 2]
+    return len(first) - len(set(first)) > 0.05 * whole
+
+
+def _draws(case: Case) -> Finding:
+    """Random draws without end have no epochs: the number of steps alone tells the share."""
+    streams = [_stream(phase) for phase in case.phases(0)]
+    if streams[0][:SMALL] == streams[1][:SMALL]:
+        return WRONG, "both ranks draw the same images, in the same order"
+    told = "each rank draws from all images, in an order of its own"
+    raise Unseen(f"{told}; whether more ranks take fewer steps each can't be seen")
+
+
+def metrics(case: Case) -> Finding:
+    """Is what rank 0 reports the mean over the ranks, and not its own value?"""
+    phases = case.phases(0)
+    count = min(len(phase.epochs) for phase in phases)
+    reports = case.recording.reports[0]
+    if not count or (not reports and not all(phase.ended for phase in phases)):
+        raise Unseen("the run ended before an epoch was reported")
+    for one, other in zip(*(rank.decisions for rank in case.ranks), strict=False):
+        values = [each["value"] for each in (one, other)]
+        if None not in values and not _close(*values):
+            return WRONG, (
+                f"{one['by']} decides by {one['monitor']}: that was {values[0]:.4f} on rank 0 and "
+                f"{values[1]:.4f} on rank 1"
+            )
+    if not reports and case.script.outside:
+        if _any_small(phases):
+            return DONE, "small numbers, such as metrics, were averaged or gathered"
+        return OPEN, "no number of the size of a metric went from one rank to the other"
+    if not reports:
+        raise Unseen("rank 0 wrote no epochs.jsonl with its metrics")
+    if not any(phase.epochs[0].ids for phase in phases):
+        raise Unseen("no training images were seen, and so not where an epoch ends")
+    told: dict[str, str] = {}
+    for number, report in enumerate(reports[:count]):
+        for name in ("loss", "accuracy"):
+            value = report.get(name)
+            if not isinstance(value, int | float):
+                continue
+            own = _own_values(phases, number, name, value)
+            if None in own or _close(*own):
+                continue
+            text = (
+                f"epoch {number + 1}: {name} was {own[0]:.4f} on rank 0 and {own[1]:.4f} "
+                f"on rank 1; {value:.4f} was reported"
+            )
+            if not _close(value, _mean(name, own, [phase.epochs[number] for phase in phases])):
+                is_own = _close(value, own[0])
+                return (OPEN if is_own and not _any_small(phases) else WRONG), text
+            told.setdefault(name, text)
+    if "loss" not in told and not _any_small(phases):
+        return OPEN, "no loss and no accuracy went from one rank to the other"
+    if not told:
+        return OPEN, "the metrics that went between the ranks are not those reported"
+    return DONE, next(iter(told.values()))
+
+
+def _own_values(phases: list[Phase], number: int, name: str, value: float) -> list[float | None]:
+    """The metric of each rank in an epoch; what it sent where that could not be seen."""
+    epochs = [phase.epochs[number] for phase in phases]
+    own = [getattr(epoch, name) for epoch in epochs]
+    whole = [epoch.whole_loss for epoch in epochs]
+    share = _share_of_the_loss([step for phase in phases for step in phase.steps])
+    if name == "loss" and None not in own + whole and share < 1:
+        own = whole  # backward() had a part of it only
+    return _sent(phases, number, value) if None in own else own
+
+
+def _close(one: float, other: float) -> bool:
+    return abs(one - other) <= 2e-4 + 2e-4 * abs(other)
+
+
+def _mean(name: str, own: list[float], epochs: list[Epoch]) -> float:
+    """The mean of the ranks' values, each for as many images as it is of."""
+    weights = [len(each.ids) if name == "loss" else each.seen for each in epochs]
+    if not all(weights):
+        weights = [1] * RANKS
+    return sum(map(mul, weights, own)) / sum(weights)
+
+
+def _any_small(phases: list[Phase]) -> bool:
+    """Whether every rank gave a number to the others that is no gradient and no state."""
+    return all(any(_small(phase)) for phase in phases)
+
+
+def _kin(call: Event) -> tuple[str, int]:
+    """The same for the calls of one place, which may be numbered."""
+    return re.sub(r"\d+", "", call["name"]), call["elements"]
+
+
+def _small(phase: Phase) -> Iterator[bool]:
+    often = Counter(map(_kin, phase.calls))
+    for call in phase.calls:
+        in_every_step = call["training"] or often[_kin(call)] >= max(2, len(phase.steps))
+        shared = call["kind"] != "broadcast" and call["steps"] and not in_every_step
+        yield bool(shared and call["elements"] <= SMALL and call["values"])
+
+
+def _sent(phases: list[Phase], number: int, value: float) -> list[float | None]:
+    """What the ranks sent in the small call of this epoch whose mean was reported, or whose own
+    value was: the local values of a metric that could not be seen otherwise."""
+    candidates = [
+        [
+            (x, place)
+            for call in phase.calls
+            if call["elements"] <= SMALL and number < call["epoch"] <= number + 2
+            for place, x in enumerate(call["values"])
+        ]
+        for phase in phases
+    ]
+    for mine in candidates[0]:
+        for other in candidates[1]:
+            if mine[1] == other[1] and _close((mine[0] + other[0]) / RANKS, value):
+                return [mine[0], other[0]]
+    near = [mine[0] for mine in candidates[0] if _close(mine[0], value)]
+    others = [other[0] for other in candidates[1]]
+    return [near[0], others[0]] if near and others else [None, None]
+
+
+def schedule(case: Case) -> Finding:
+    """Does the rate grow in the first epoch, stay after it, and fall as on one process?
+
+    Where that is known, each rate counts as a multiple of what one process takes at that point.
+    """
+    script, phase = case.script, case.ranks[0].phase(0)
+    if script.outside and not case.alone.phases:
+        return _warm_up(phase)
+    if len(phase.epochs) < 2 or not phase.epochs[1].steps:
+        raise Unseen("the run ended before the second epoch")
+    unit = " times that of one process" if case.alone.phases else ""
+    if len(rates := _rates(case, 0)) < 2:
+        raise Unseen("on one process the run ended before the second epoch")
+    warm, after, *_ = rates
+    top = max(warm + after)
+    told = (
+        f"the rate went from {warm[0]:.4g} to {warm[-1]:.4g} in epoch 1, then {after[0]:.4g}{unit}"
+    )
+    if warm[0] > 0.75 * top:
+        return OPEN, f"{told}: no warm-up"
+    if any(late < early * 0.999 for early, late in zip(warm, warm[1:], strict=False)):
+        return WRONG, f"{told}: it does not grow all the time"
+    if warm[-1] < 0.75 * top:
+        return WRONG, f"{told}: it jumps, and does not grow step by step"
+    if after[0] < 0.95 * top:
+        return WRONG, f"{told}: the warm-up does not lead to it"
+    resumed = _rates(case, 1)
+    if "resume" not in script.lacks and resumed and resumed[0]:
+        late, wanted = resumed[0][0], top
+        if not case.alone.phases:  # the second run takes the script's own rate, and decays
+            given, own = (script.base_lr(case.ranks[0].phase(n).arguments) for n in (0, 1))
+            wanted *= own / given * (0.1 if script.decays else 1.0)
+        told += f"; in epoch 3 of 3 {late:.4g}{unit}"
+        if abs(late - wanted) > 0.05 * wanted:
+            return WRONG, f"{told}, where it should be {wanted:.4g}"
+    return DONE, told
+
+
+def _rates(case: Case, number: int) -> list[list[float]]:
+    """The rates of a run's epochs, as multiples of one process's where these are known."""
+    epochs, alone = case.ranks[0].phase(number).epochs, case.alone.phase(number).epochs
+    if not case.alone.phases:
+        return [[step.lr for step in epoch.steps] for epoch in epochs]
+    return [
+        [
+            step.lr / one.steps[place * len(one.steps) // len(mine.steps)].lr
+            for place, step in enumerate(mine.steps)
+        ]
+        for mine, one in zip(epochs, alone, strict=False)
+    ]
+
+
+def _warm_up(phase: Phase) -> Finding:
+    """Does the rate of a script that nothing is known of grow from step to step?"""
+    rates = [step.lr for step in phase.steps]
+    if len(rates) < 2:
+        raise Unseen("the run ended before the second step")
+    top = rates.index(max(rates))
+    told = f"in {len(rates)} steps the rate went from {rates[0]:.4g} to {rates[top]:.4g}"
+    if rates[0] <= 0.75 * rates[top] and rates[: top + 1] == sorted(rates[: top + 1]):
+        return DONE, told
+    if len(phase.epochs) < 2:
+        raise Unseen(f"{told}; the run ended before the second epoch")
+    return OPEN, f"{told}: no warm-up"
