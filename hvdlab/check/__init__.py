@@ -78,13 +78,17 @@ def record(
     One that has a rate or a schedule of its own also runs on one rank: there is no other measure.
     """
     options = options_of(source_of(path))
-    script = replace(script, names_rate=bool(options & set(ALIASES["--base-lr"])))
-    own = arguments_for(script.phases(), options)
     steps = STEPS if script.outside else None
-    phases = own if script.outside else script.phases()
-    recording = observe(path, phases, limit, steps, nest)
-    if phases != own and _are_refused(recording):
-        phases, recording = own, observe(path, own, limit, steps, nest)
+    if not script.is_version:
+        may_resume = options & set(ALIASES["--resume"])
+        lacks = script.lacks if may_resume else (*script.lacks, "resume")
+        names_rate = bool(options & set(ALIASES["--base-lr"]))
+        script = replace(script, names_rate=names_rate, lacks=tuple(dict.fromkeys(lacks)))
+    tries = [script.phases(), arguments_for(script.phases(), options), [[], []]]
+    for phases in tries if script.is_version else tries[1:]:
+        recording = observe(path, phases, limit, steps, nest)
+        if not _are_refused(recording):
+            break
     if not script.is_version and _rates_differ(judge(script, path.name, recording)):
         alone = observe(path, phases, limit, steps, nest, np=1)
         recording = replace(recording, alone=alone.events[0])
@@ -98,6 +102,8 @@ def _rates_differ(verdict: Verdict) -> bool:
 
 
 def _are_refused(recording: Recording) -> bool:
-    """Whether the script ended at once, as argparse does at arguments that it does not know."""
+    """Whether the script ended before it did anything, as at arguments that it does not know."""
     ends = [event["error"] for events in recording.events for event in events if "error" in event]
-    return bool(ends) and all(error == "SystemExit: 2" for error in ends)
+    begun = any(event["event"] in ("init", "data") for each in recording.events for event in each)
+    uninitialized = any((error or "").startswith("NotInitialized") for error in ends)
+    return bool(ends) and all(ends) and not begun and not uninitialized

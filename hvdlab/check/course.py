@@ -17,6 +17,17 @@ ALIASES = {
     "--base-lr": ("--base-lr", "--lr", "--learning-rate"),
     "--epochs": ("--epochs", "--num-epochs", "--n-epochs", "--max-epochs"),
     "--batch-size": ("--batch-size", "--batch", "--bs"),
+    "--log-dir": (
+        "--log-dir",
+        "--logdir",
+        "--out",
+        "--output",
+        "--output-dir",
+        "--save-dir",
+        "--checkpoint-dir",
+        "--checkpoint",
+    ),
+    "--resume": ("--resume", "--continue", "--restart"),
 }
 RATES = tuple(f"{name}=" for name in ALIASES["--base-lr"])
 VERSION = 0.3  # how like the course's script a version of it is, at least

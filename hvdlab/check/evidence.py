@@ -60,6 +60,13 @@ class Epoch:
         return sum(losses) / len(losses) if losses else None
 
     @property
+    def loss_of_images(self) -> float | None:
+        """The mean over the images, where the last step has fewer."""
+        known = [(step.loss, len(step.ids)) for step in self.steps if step.loss is not None]
+        images = sum(count for _, count in known)
+        return sum(loss * count for loss, count in known) / images if images else None
+
+    @property
     def accuracy(self) -> float | None:
         """The share of test images that this rank's model names correctly."""
         return self.right / self.seen if self.seen else None

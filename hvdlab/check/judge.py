@@ -26,6 +26,8 @@ def judge(script: Script, name: str, recording: Recording) -> Verdict:
         verdict.outside += list(dict.fromkeys(told))[:5]
     for step in script.steps:
         try:
+            if verdict.failing() == ["init"]:
+                raise Unseen("without init() each process trains alone")
             result, seen = _JUDGES[step.key](case)
         except Unseen as early:
             result, seen = UNSEEN, str(early)
@@ -157,10 +159,11 @@ def _rank0(case: Case) -> Finding:
     told = tell_both(texts)
     if wrong:
         return WRONG, told
-    nothing = not recording.files[0] or not (recording.printed[0] or case.script.outside)
+    is_version = case.script.is_version
+    nothing = not recording.files[0] or not (recording.printed[0] or not is_version)
     if nothing and not all(phase.ended and not phase.error for phase in case.phases(0)):
         raise Unseen(f"{told}; the run ended early")
-    return WRONG if nothing and not case.script.outside else DONE, told
+    return WRONG if nothing and is_version else DONE, told
 
 
 def _resume(case: Case) -> Finding:

@@ -12,6 +12,8 @@ from operator import mul
 
 import numpy as np
 
+from hvdlite.request import ADASUM
+
 from .course import ALIASES, BATCH
 from .evidence import SMALL, Case, Epoch, Event, Finding, Phase, Step, Unseen, is_known, parted
 from .run import RANKS
@@ -31,9 +33,12 @@ def rate(case: Case) -> Finding:
         raise Unseen(f"{told}; what one process would take is not known")
     factor = RANKS
     told = f"{base:g} for one process, on {RANKS} ranks: the largest rate of {_both_values(top)}"
-    if images and images <= BATCH // RANKS:
+    batch = max((len(step.ids) for step in case.alone.phase(0).steps), default=BATCH)
+    if images and images <= batch // RANKS:
         factor = 1
-        told += f", with {images} instead of {BATCH} images a step"
+        told += f", with {images} instead of {batch} images a step"
+    elif _is_adasum(case) and all(_near(value, base) for value in top):
+        return DONE, f"{told}, and Adasum, which finds the length of a step by itself"
     elif times_the_mean(case) == RANKS and all(_near(value, base) for value in top):
         factor = 1
         told += ", with gradients that are added up and not averaged"
@@ -70,6 +75,11 @@ def _own_rate(case: Case, factor: int, told: str) -> Finding:
     return WRONG, (
         f"{told}; without --base-lr it was {own:.4g}, where {base:g} is the rate of one process"
     )
+
+
+def _is_adasum(case: Case) -> bool:
+    calls = (call for phase in case.phases(0) for call in phase.calls)
+    return any(call["op"] == ADASUM and call["elements"] > SMALL for call in calls)
 
 
 def _near(value: float, expected: float) -> bool:
@@ -246,10 +256,8 @@ def metrics(case: Case) -> Finding:
                 f"{one['by']} decides by {one['monitor']}: that was {values[0]:.4f} on rank 0 and "
                 f"{values[1]:.4f} on rank 1"
             )
-    if not reports and case.script.outside:
-        if _any_small(phases):
-            return DONE, "small numbers, such as metrics, were averaged or gathered"
-        return OPEN, "no number of the size of a metric went from one rank to the other"
+    if not reports and not case.script.is_version:
+        return _printed(case, count)
     if not reports:
         raise Unseen("rank 0 wrote no epochs.jsonl with its metrics")
     if not any(phase.epochs[0].ids for phase in phases):
@@ -278,6 +286,44 @@ def metrics(case: Case) -> Finding:
     return DONE, next(iter(told.values()))
 
 
+def _printed(case: Case, count: int) -> Finding:
+    """The metrics among the numbers that rank 0 printed; without the name of any, by their values.
+
+    A number counts as a value if it is one in all of the decimals that were printed.
+    """
+    phases = case.phases(0)
+    words = re.findall(r"-?\d+\.\d+(?:e-?\d+)?", "\n".join(case.recording.printed[0]))
+    numbers = [(float(word), 0.51 * 10.0 ** -len(word.partition(".")[2])) for word in words]
+
+    def is_there(value: float) -> bool:
+        values = (value, 100 * value)
+        return any(abs(number - each) <= off for number, off in numbers for each in values)
+
+    found: list[tuple[str, str]] = []
+    for number in range(count):
+        epochs = [phase.epochs[number] for phase in phases]
+        for name in ("loss", "loss_of_images", "whole_loss", "accuracy"):
+            own = [getattr(epoch, name) for epoch in epochs]
+            if None in own or abs(own[0] - own[1]) < 0.002:
+                continue
+            mean = _mean(name, own, epochs)
+            values = {"mean": mean, "own": own[0], "times": RANKS * mean, "part": mean / RANKS}
+            text = f"epoch {number + 1}: {name.partition('_')[0]} was {own[0]:.4f} on rank 0 and "
+            text += f"{own[1]:.4f} on rank 1; rank 0 printed "
+            found += [(what, f"{text}{value:.4f}") for what, value in values.items()
+                      if is_there(value)]  # fmt: skip
+    told = dict(reversed(found))
+    if "mean" in told:
+        return DONE, told["mean"]
+    if "own" in told:
+        return OPEN if not _any_small(phases) else WRONG, told["own"]
+    if found:
+        return WRONG, found[0][1]
+    if not _any_small(phases):
+        return OPEN, "no number of the size of a metric went from one rank to the other"
+    raise Unseen("small numbers were averaged; which of the printed ones they are can't be seen")
+
+
 def _own_values(phases: list[Phase], number: int, name: str, value: float) -> list[float | None]:
     """The metric of each rank in an epoch; what it sent where that could not be seen."""
     epochs = [phase.epochs[number] for phase in phases]
@@ -295,7 +341,7 @@ def _close(one: float, other: float) -> bool:
 
 def _mean(name: str, own: list[float], epochs: list[Epoch]) -> float:
     """The mean of the ranks' values, each for as many images as it is of."""
-    weights = [len(each.ids) if name == "loss" else each.seen for each in epochs]
+    weights = [each.seen if name == "accuracy" else len(each.ids) for each in epochs]
     if not all(weights):
         weights = [1] * RANKS
     return sum(map(mul, weights, own)) / sum(weights)
@@ -358,8 +404,12 @@ def schedule(case: Case) -> Finding:
     told = (
         f"the rate went from {warm[0]:.4g} to {warm[-1]:.4g} in epoch 1, then {after[0]:.4g}{unit}"
     )
+    if warm[0] > 0.75 * top and not script.is_version:
+        raise Unseen(f"{told}: no warm-up; whether this training needs one can't be seen")
     if warm[0] > 0.75 * top:
         return OPEN, f"{told}: no warm-up"
+    if any(one.lr < 0.99 * two.lr or two.lr < 0.99 * one.lr for one, two in case.pairs(0)):
+        return WRONG, f"{told} on rank 0; rank 1 took other rates"
     if any(late < early * 0.999 for early, late in zip(warm, warm[1:], strict=False)):
         return WRONG, f"{told}: it does not grow all the time"
     if warm[-1] < 0.75 * top:
