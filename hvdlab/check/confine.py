@@ -19,7 +19,8 @@ _WRITING = sum(1 << bit for bit in (1, *range(4, 13)))  # write a file, make and
 _REFER, _TRUNCATE = 1 << 13, 1 << 14  # since versions 2 and 3
 _OF_FILES = 1 << 1 | _TRUNCATE  # what can be granted for a single file
 _SIGNALS = 1 << 1  # to processes outside: since version 6
-_NO_NEW_PRIVILEGES = 38
+_NO_NEW_PRIVILEGES, _DROP = 38, 24  # of prctl
+_SEES_ALL = (19, 21, 38)  # CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON: what root has
 
 
 class _Rules(ctypes.Structure):
@@ -57,6 +58,8 @@ def write_only_in(*places: str) -> bool:
         libc.syscall(_ADD, ruleset, 1, ctypes.byref(path), 0)
         os.close(fd)
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    for capability in _SEES_ALL:  # from the next program on; with them it could look into others
+        libc.prctl(_DROP, capability, 0, 0, 0)
     done = libc.syscall(_RESTRICT, ruleset, 0) == 0
     os.close(ruleset)
     return done
