@@ -117,7 +117,7 @@ def observe(
         }
         (folder / "plan.json").write_text(json.dumps(plan))
         before = [_files(folder / f"rank-{rank}") for rank in range(np)]
-        python = nest.python if nest else [*_confine(folder), sys.executable]
+        python = nest.python if nest else [sys.executable]
         stopped = _run(folder, limit, [*python, "-m", "hvdlab.check.observe"], np)
         return _read(folder, before, stopped)
 
@@ -201,7 +201,7 @@ def _run(folder: Path, limit: float, observer: list[str], np: int) -> str:
     launcher = [sys.executable, "-m", "hvdrun", "-np", str(np)]
     with open(folder / "launcher.txt", "wb") as output:
         job = subprocess.Popen(
-            [*launcher, *observer, str(folder / "plan.json")],
+            [*_confine(folder), *launcher, *observer, str(folder / "plan.json")],
             cwd=folder,
             env=environment(folder, token),
             stdin=subprocess.DEVNULL,
