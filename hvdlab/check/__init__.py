@@ -89,16 +89,16 @@ def record(
         recording = observe(path, phases, limit, steps, nest)
         if not _are_refused(recording):
             break
-    if not script.is_version and _rates_differ(judge(script, path.name, recording)):
+    if not script.is_version and _needs_a_measure(judge(script, path.name, recording)):
         alone = observe(path, phases, limit, steps, nest, np=1)
         recording = replace(recording, alone=alone.events[0])
     return script, path.name, recording
 
 
-def _rates_differ(verdict: Verdict) -> bool:
-    """Whether they are not those that the course's script would have."""
-    of_rates = [step for step in verdict.steps if step.key in ("rate", "schedule")]
-    return not verdict.ended and any(step.result != DONE for step in of_rates)
+def _needs_a_measure(verdict: Verdict) -> bool:
+    """Whether the course's script is none: for its rates, or for how much the ranks read."""
+    steps = [step for step in verdict.steps if step.key in ("rate", "schedule", "shard")]
+    return not verdict.ended and any(step.result != DONE for step in steps)
 
 
 def _are_refused(recording: Recording) -> bool:

@@ -12,6 +12,7 @@ from ..handout import source
 
 BASE_LR = 0.01  # what the first run is given; the second one has the script's own
 BATCH = 16  # images a step, for each process
+TRAIN, TEST = 256, 100  # images of the slice
 # What other people call the options of the course's scripts.
 ALIASES = {
     "--base-lr": ("--base-lr", "--lr", "--learning-rate"),
@@ -27,6 +28,7 @@ ALIASES = {
         "--checkpoint-dir",
         "--checkpoint",
     ),
+    "--limit": ("--limit", "--images", "--num-images", "--samples"),
     "--resume": ("--resume", "--continue", "--restart"),
 }
 RATES = tuple(f"{name}=" for name in ALIASES["--base-lr"])
@@ -124,6 +126,8 @@ class Script:
         if self.outside:
             return [["--epochs=2", f"--base-lr={BASE_LR}", f"--batch-size={BATCH}"]]
         options = [f"--batch-size={BATCH}", "--val-batch-size=25", "--seed=42"]
+        if not self.is_version:  # it may count on as many test images as training images
+            options.append(f"--limit={TEST}")
         first = ["--epochs=2", f"--base-lr={BASE_LR}", "--log-dir={home}/logs"]
         again = ["--epochs=3", "--resume", "--log-dir={home}/logs"]
         if "resume" in self.lacks:
@@ -160,6 +164,8 @@ def arguments_for(phases: list[list[str]], options: set[str]) -> list[list[str]]
     def own(argument: str) -> list[str]:
         name, *value = argument.split("=", 1)
         names = [each for each in ALIASES.get(name, (name,)) if each in options]
+        if names[:1] == ["--checkpoint"]:
+            value = [f"{value[0]}/checkpoint"]  # a file
         return ["=".join([names[0], *value])] if names else []
 
     return [[each for argument in phase for each in own(argument)] for phase in phases]

@@ -13,12 +13,13 @@ _GIVEN_UP = re.compile(
 )
 
 
-# What the words of an error, the runtime's or the framework's, say of the step.
+# What an error's words, and the functions that raised it, say of the step.
 _SAYS = (
-    (re.compile(r"root.rank"), "broadcast"),
-    (re.compile(r"named_parameters|models differ|backward passes"), "optimizer"),
-    (re.compile(r"(?i)cardinality|number of samples|size mismatch between|match target batch"),
-     "shard"),
+    (re.compile(r"root.rank|broadcast_(parameters|variables|optimizer|global)"), "broadcast"),
+    (re.compile(r"named_parameters|models differ|backward passes|Distributed(Optim|Grad)"),
+     "optimizer"),
+    (re.compile(r"(?i)cardinality|number of samples|size mismatch between|match target batch|"
+                r"process group"), "shard"),
 )  # fmt: skip
 
 
@@ -39,7 +40,7 @@ def explain(case: Case) -> tuple[str, dict[str, str]]:
     own = [n for n, error in enumerate(errors) if error and not _is_waiting(error)]
     if own:
         rank = ranks[own[0]].phase(phase)
-        said = rank.error
+        said = " ".join([rank.error, *rank.called])
         text = f"rank {own[0]} failed: {rank.error} ({rank.where})"
     else:
         text = _stall(ranks, phase, errors)

@@ -81,6 +81,7 @@ class Phase:
     calls: list[Event] = field(default_factory=list)  # collectives and when
     error: str | None = None
     where: str = ""
+    called: list[str] = field(default_factory=list)  # the functions in which the error was raised
     ended: bool = False
 
     def option(self, *names: str) -> str | None:
@@ -140,6 +141,15 @@ class Case:
     def phases(self, number: int) -> list[Phase]:
         """A run of the script on each rank."""
         return [rank.phase(number) for rank in self.ranks]
+
+    def steps(self, number: int) -> list[list[Step]]:
+        """The steps of a run on each rank. Raises Unseen if a rank took none."""
+        steps = [phase.steps for phase in self.phases(number)]
+        if not all(steps):
+            if all(phase.ended and not phase.error for phase in self.phases(number)):
+                raise Unseen("no optimizer of the framework took a step on each rank")
+            raise Unseen("the run ended before the first step")
+        return steps
 
     def pairs(self, number: int) -> list[tuple[Step, ...]]:
         """The steps of a run that all ranks took, those of all ranks together."""
@@ -222,6 +232,7 @@ def _read_rank(events: list[Event]) -> Rank:
             ids, loss, expected, batches, reduced = [], None, None, 0, 0
         elif kind == "end":
             phase.error, phase.where, phase.ended = event["error"], event.get("where", ""), True
+            phase.called = event.get("called", [])
     return rank
 
 

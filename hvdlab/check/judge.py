@@ -144,7 +144,7 @@ def _resumes_from_another(case: Case) -> bool:
 
 
 def _rank0(case: Case) -> Finding:
-    if not any(phase.steps for phase in case.phases(0)):
+    if not any(phase.steps or phase.ended and not phase.error for phase in case.phases(0)):
         raise Unseen("the run ended before the first step")
     recording, texts, wrong = case.recording, [], False
     for rank in range(RANKS):
@@ -190,7 +190,10 @@ def _resume(case: Case) -> Finding:
 
 def _threads(case: Case) -> Finding:
     """In the last run: there the ranks share a host."""
-    seen = [n for n in (0, 1) if any(phase.steps for phase in case.phases(n))]
+    seen = [
+        n for n in (0, 1)
+        if any(phase.steps or phase.ended and not phase.error for phase in case.phases(n))
+    ]  # fmt: skip
     if 0 not in seen:
         raise Unseen("the run ended before the first step")
     inits = [e for rank in case.ranks for e in rank.inits if e["phase"] == seen[-1] + 1]

@@ -25,10 +25,10 @@ from .. import watchdog
 from ..data.catalog import SETS
 from ..data.sample import load_sample
 from ..warm import Nest
+from .course import TEST, TRAIN
 
 MARK = "HVDLAB_CHECK"  # in the environment of all processes of a check: its token
 RANKS = 2
-TRAIN, TEST = 256, 100  # images of the slice
 MEMORY_MB = 4096  # a rank's own memory
 FILE_MB = 256
 OUTPUT_MB = 2  # what a rank may print

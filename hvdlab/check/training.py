@@ -22,9 +22,7 @@ from .verdict import DONE, OPEN, WRONG
 
 def rate(case: Case) -> Finding:
     """In the run that is given a rate, and in the one that takes the script's own."""
-    script, steps = case.script, [phase.steps for phase in case.phases(0)]
-    if not all(steps):
-        raise Unseen("the run ended before the first step")
+    script, steps = case.script, case.steps(0)
     top = [max(step.lr for step in mine) for mine in steps]
     images = max(len(step.ids) for mine in steps for step in mine)
     base = case.base_lr(0)
@@ -95,9 +93,10 @@ def _both_values(values: list[float]) -> str:
 
 def optimizer(case: Case) -> Finding:
     """Does each step use the mean of the ranks' gradients, the same on all of them?"""
+    case.steps(0)
     pairs = [pair for phase in (0, 1) for pair in case.pairs(phase)]
-    if not pairs:
-        raise Unseen("the run ended before the first step")
+    if _is_adasum(case) and all(one.before == other.before for one, other in case.pairs(0)[1:]):
+        return DONE, "after each step both ranks have the same weights, by Adasum"
     sent = [sum(s.reduced >= 0.9 * s.elements for s in mine) for mine in zip(*pairs, strict=True)]
     equal = sum(one.grads == other.grads for one, other in pairs)
     if equal == len(pairs) and min(sent) == len(pairs):
@@ -181,10 +180,10 @@ def shard(case: Case) -> Finding:
     ranks, phases = case.ranks, case.phases(0)
     epochs = [parted(phase) for phase in phases]
     whole = max(rank.images for rank in ranks)
-    whole = min(whole, int(phases[0].option("--limit") or whole))
+    whole = min(whole, int(phases[0].option(*ALIASES["--limit"]) or whole))
     if not all(mine and mine[0] for mine in epochs) or not whole:
         raise Unseen("no training images were seen")
-    if case.script.outside and all(_is_drawn(phase, whole) for phase in phases):
+    if not case.script.is_version and all(_is_drawn(phase, whole) for phase in phases):
         return _draws(case)
     first = [mine[0] for mine in epochs]
     if sum(is_known(number) for mine in first for number in mine) < 0.5 * sum(map(len, first)):
@@ -201,10 +200,8 @@ def shard(case: Case) -> Finding:
         return WRONG, f"{told}; {max(idle)} steps of epoch 1 got no images"
     if total > 1.1 * whole:
         return OPEN if len(first[0]) >= whole else WRONG, told
-    asked = phases[0].option(*ALIASES["--epochs"])
-    all_read = sum(len(_stream(phase)) for phase in phases) / whole
-    if asked and all_read > 1.2 * int(asked):
-        return WRONG, f"{told}; asked for {asked} epochs, they read {all_read:.1f} times all images"
+    if wrong := _how_long(case, whole):
+        return WRONG, f"{told}; {wrong}"
     draws = any(fit.get("steps_per_epoch") for rank in ranks for fit in rank.fits)
     if draws and first[0] != first[1]:
         if total < 0.9 * whole:
@@ -220,6 +217,21 @@ def shard(case: Case) -> Finding:
     if any(again) and not any(rank.fits for rank in ranks):  # Keras shuffles by itself
         return WRONG, f"{told}; and epoch 2 had them in the same order as epoch 1"
     return DONE, f"{told}; epoch 2 had another order"
+
+
+def _how_long(case: Case, whole: int) -> str:
+    """What is wrong with how many images the ranks read in all of the training; empty if nothing.
+
+    One process would read so many epochs of all images, or what it did read.
+    """
+    phases, alone = case.phases(0), len(_stream(case.alone.phase(0)))
+    asked = phases[0].option(*ALIASES["--epochs"])
+    wanted = alone or (int(asked) * whole if asked else 0)
+    read = sum(len(_stream(phase)) for phase in phases)
+    well = all(phase.ended and not phase.error for phase in phases)
+    if wanted and (read > 1.3 * wanted or (read < 0.7 * wanted and well)):
+        return f"one process would read {wanted} images in this training, all ranks read {read}"
+    return ""
 
 
 def _stream(phase: Phase) -> list[int | str]:
@@ -239,6 +251,9 @@ def _draws(case: Case) -> Finding:
     if streams[0][:SMALL] == streams[1][:SMALL]:
         return WRONG, "both ranks draw the same images, in the same order"
     told = "each rank draws from all images, in an order of its own"
+    if case.alone.phases:
+        wrong = _how_long(case, 0)
+        return (WRONG, f"{told}; {wrong}") if wrong else (DONE, f"{told}, for its share of steps")
     raise Unseen(f"{told}; whether more ranks take fewer steps each can't be seen")
 
 
@@ -319,6 +334,8 @@ def _printed(case: Case, count: int) -> Finding:
         return OPEN if not _any_small(phases) else WRONG, told["own"]
     if found:
         return WRONG, found[0][1]
+    if not all(phase.ended and not phase.error for phase in phases):
+        raise Unseen("the run ended before an epoch was reported")
     if not _any_small(phases):
         return OPEN, "no number of the size of a metric went from one rank to the other"
     raise Unseen("small numbers were averaged; which of the printed ones they are can't be seen")
@@ -417,7 +434,8 @@ def schedule(case: Case) -> Finding:
     if after[0] < 0.95 * top:
         return WRONG, f"{told}: the warm-up does not lead to it"
     resumed = _rates(case, 1)
-    if "resume" not in script.lacks and resumed and resumed[0]:
+    known = script.is_version or case.alone.phases
+    if "resume" not in script.lacks and known and resumed and resumed[0]:
         late, wanted = resumed[0][0], top
         if not case.alone.phases:  # the second run takes the script's own rate, and decays
             given, own = (script.base_lr(case.ranks[0].phase(n).arguments) for n in (0, 1))

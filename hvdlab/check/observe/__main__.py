@@ -106,10 +106,14 @@ def _run(record: Recorder, phase: int, script: Path, arguments: list[str]) -> bo
         error = problem
     facts: dict[str, Any] = {"error": None}
     if error is not None:
-        own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(script)]
-        place = f"{script.name}, line {own[-1].lineno}" if own else ""
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [n for n, f in enumerate(frames) if f.filename.startswith(str(script.parent))]
+        place = ""
+        if own:
+            place = f"{Path(frames[own[-1]].filename).name}, line {frames[own[-1]].lineno}"
+        called = [frame.name for frame in frames[own[-1] + 1 :]] if own else []
         text = f"{type(error).__name__}: {error}"
-        facts = {"error": text[:1500], "where": place}
+        facts = {"error": text[:1500], "where": place, "called": called[:3]}
         traceback.print_exception(error)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if visible:
