@@ -80,7 +80,7 @@ def record(
     options = options_of(source_of(path))
     steps = STEPS if script.outside else None
     if not script.is_version:
-        may_resume = options & set(ALIASES["--resume"])
+        may_resume = options & {*ALIASES["--resume"], "--checkpoint"}
         lacks = script.lacks if may_resume else (*script.lacks, "resume")
         names_rate = bool(options & set(ALIASES["--base-lr"]))
         script = replace(script, names_rate=names_rate, lacks=tuple(dict.fromkeys(lacks)))

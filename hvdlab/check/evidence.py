@@ -175,6 +175,7 @@ def read(recording: Recording) -> list[Rank]:
 def _read_rank(events: list[Event]) -> Rank:
     rank = Rank()
     ids: list[int | str] = []
+    unplaced: list[int | str] = []  # read by the script, and given to no model that we know of
     loss: float | None = None
     expected: float | None = None
     batches, reduced, tests = 0, 0, False
@@ -198,6 +199,8 @@ def _read_rank(events: list[Event]) -> Rank:
         phase = rank.phases[-1]
         if kind == "batch" and _is_inside(event["ids"], ids):
             continue
+        if kind == "batch":
+            unplaced = []
         if kind == "batch" and event["train"]:
             ids, batches = ids + event["ids"], batches + 1
             if tests or not phase.epochs:
@@ -206,6 +209,10 @@ def _read_rank(events: list[Event]) -> Rank:
         elif kind == "batch" and phase.epochs:
             tests = True
             phase.epochs[-1].tested += event["ids"]
+        elif kind == "read" and any(map(_is_of_tests, event["ids"])):
+            tests = bool(phase.epochs)
+        elif kind == "read":
+            unplaced += event["ids"]
         elif kind == "right" and phase.epochs:
             phase.epochs[-1].right += event["count"]
             phase.epochs[-1].seen += event["of"]
@@ -221,8 +228,10 @@ def _read_rank(events: list[Event]) -> Rank:
             if event["kind"] == "allreduce":
                 reduced += event["elements"]
         elif kind == "step":
-            if not phase.epochs:
+            ids, unplaced = ids or unplaced, []
+            if not phase.epochs or (tests and ids):
                 phase.epochs.append(Epoch())
+                tests = False
             fields = {name: event[name] for name in ("lr", "grads", "before", "after", "elements")}
             fields |= {name: event[name] for name in ("own", "used", "without") if name in event}
             fields |= {"ids": ids, "loss": loss, "expected": expected, "batches": batches}
@@ -243,7 +252,11 @@ def _is_inside(new: list[int | str], ids: list[int | str]) -> bool:
 
 def is_known(number: int | str) -> bool:
     """Whether it is an image of one of the sets, and no hash."""
-    return isinstance(number, int) or number.startswith("t")
+    return isinstance(number, int) or _is_of_tests(number)
+
+
+def _is_of_tests(number: int | str) -> bool:
+    return isinstance(number, str) and number.startswith("t")
 
 
 def parted(phase: Phase) -> list[list[int | str]]:

@@ -103,7 +103,8 @@ def observe(
         _write_data(folder / "data")
         for rank in range(np):
             copy_folder(script, folder / f"rank-{rank}" / "work")
-            (folder / f"rank-{rank}" / "logs").mkdir()
+            for name in ("logs", "more"):
+                (folder / f"rank-{rank}" / name).mkdir()
         for name in ("tmp", "home", "mpi"):
             (folder / name).mkdir()
         plan = {

@@ -101,7 +101,7 @@ def optimizer(case: Case) -> Finding:
     equal = sum(one.grads == other.grads for one, other in pairs)
     if equal == len(pairs) and min(sent) == len(pairs):
         told = f"of {len(pairs)} steps, {equal} used the same gradients on both ranks"
-        wrong = _size(case) or _too_early(case)
+        wrong = _size(case) or _too_early(case) or _uneven(case)
         return (WRONG, wrong) if wrong else (DONE, told)
     if not any(sent):
         return OPEN, f"in {len(pairs)} steps no rank sent its gradients to the other"
@@ -143,7 +143,7 @@ def times_the_mean(case: Case) -> float | None:
     script divides by the number of ranks counts as the whole one.
     """
     pairs = case.pairs(0)
-    found = [times for times in map(_times, pairs) if times is not None]
+    found = [sum(parts) for parts in map(_parts, pairs) if parts]
     if len(found) < max(2, 0.8 * len(pairs)):
         return None
     for times in (RANKS, 1, 1 / RANKS):
@@ -152,14 +152,30 @@ def times_the_mean(case: Case) -> float | None:
     return None
 
 
-def _times(pair: tuple[Step, ...]) -> float | None:
+def _parts(pair: tuple[Step, ...]) -> list[float]:
+    """By what each rank's own gradient was multiplied to get their sum that the step used.
+
+    Empty where that is not known, or where the step used something else.
+    """
     if any(step.own is None or step.used is None for step in pair):
-        return None
-    mean, used = np.mean([step.own for step in pair], axis=0), np.array(pair[0].used)
-    length = mean @ mean
-    times = float(used @ mean / length) if length > 0 else 0.0
-    off = np.linalg.norm(used - times * mean)
-    return times if times > 0 and off <= 0.05 * np.linalg.norm(used) else None
+        return []
+    own, used = np.transpose([step.own for step in pair]), np.array(pair[0].used)
+    parts = np.linalg.lstsq(own, used, rcond=1e-6)[0]
+    off = np.linalg.norm(own @ parts - used)
+    return parts.tolist() if parts.sum() > 0 and off <= 0.05 * np.linalg.norm(used) else []
+
+
+def _uneven(case: Case) -> str:
+    """Where ranks count differently in what is used; empty if they don't in most of the steps."""
+    found = [parts for parts in map(_parts, case.pairs(0)) if parts]
+    apart = [parts for parts in found if max(parts) - min(parts) > 0.05 * sum(parts)]
+    if len(apart) < max(3, 0.5 * len(found)):
+        return ""
+    words = " and ".join(f"{part / sum(apart[0]):.0%}" for part in apart[0])
+    return (
+        "gradients were changed on each rank before they were averaged: those of rank 0 and rank 1 "
+        f"make up {words} of what was used in a step, and in most steps not half of it each"
+    )
 
 
 def _share_of_the_loss(steps: list[Step]) -> float:

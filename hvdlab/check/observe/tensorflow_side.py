@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
 from ..runtime_facts import GPUS
 from . import runtime
@@ -31,6 +32,7 @@ def watch(record: Recorder, samples: Samples) -> None:
         _watch_threads(config, record)
     _watch_placement(record)
     _watch_tapes(record)
+    _watch_reading(record, samples)
     _own_first_weights(record)
 
 
@@ -150,6 +152,22 @@ def _watch_tapes(record: Recorder) -> None:
 
     tf.GradientTape.__enter__, tf.GradientTape.__exit__ = watched_enter, watched_leave
     tf.GradientTape.gradient = watched_gradient
+
+
+def _watch_reading(record: Recorder, samples: Samples) -> None:
+    """What the script's own loops read, for models that are none of Keras'."""
+    take = OwnedIterator.__next__
+
+    @functools.wraps(take)
+    def watched(self: Any) -> Any:
+        batch = take(self)
+        arrays = (array_of(each) for each in tf.nest.flatten(batch))
+        images = next((each for each in arrays if each is not None and each.ndim > 1), None)
+        if images is not None and record.from_script():
+            record("read", ids=samples.identify(images))
+        return batch
+
+    OwnedIterator.__next__ = watched
 
 
 def _own_first_weights(record: Recorder) -> None:
