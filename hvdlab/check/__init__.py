@@ -19,6 +19,7 @@ from .course import (
     ALIASES,
     ALL,
     LABS,
+    LIMIT,
     CheckError,
     Script,
     arguments_for,
@@ -84,8 +85,10 @@ def record(
         lacks = script.lacks if may_resume else (*script.lacks, "resume")
         names_rate = bool(options & set(ALIASES["--base-lr"]))
         script = replace(script, names_rate=names_rate, lacks=tuple(dict.fromkeys(lacks)))
-    tries = [script.phases(), arguments_for(script.phases(), options), [[], []]]
-    for phases in tries if script.is_version else tries[1:]:
+    whole = script.phases()
+    fewer = [[*phase, *LIMIT] for phase in whole]
+    tries = [whole, arguments_for(whole, options), arguments_for(fewer, options), [[], []]]
+    for phases in tries[:2] if script.is_version else tries[1:]:
         recording = observe(path, phases, limit, steps, nest)
         if not _are_refused(recording):
             break
@@ -102,8 +105,11 @@ def _needs_a_measure(verdict: Verdict) -> bool:
 
 
 def _are_refused(recording: Recording) -> bool:
-    """Whether the script ended before it did anything, as at arguments that it does not know."""
+    """Whether a rank's script failed before it took a step, as at arguments that it does not know.
+
+    Not by what the runtime says: these are no arguments.
+    """
     ends = [event["error"] for events in recording.events for event in events if "error" in event]
-    begun = any(event["event"] in ("init", "data") for each in recording.events for event in each)
-    uninitialized = any((error or "").startswith("NotInitialized") for error in ends)
-    return bool(ends) and all(ends) and not begun and not uninitialized
+    steps = any(event["event"] == "step" for each in recording.events for event in each)
+    ours = ("NotInitialized", "Horovod")
+    return any(ends) and not steps and not any((error or "").startswith(ours) for error in ends)

@@ -13,6 +13,7 @@ from ..handout import source
 BASE_LR = 0.01  # what the first run is given; the second one has the script's own
 BATCH = 16  # images a step, for each process
 TRAIN, TEST = 256, 100  # images of the slice
+LIMIT = [f"--limit={TEST}"]  # for scripts that count on as many test images as training images
 # What other people call the options of the course's scripts.
 ALIASES = {
     "--base-lr": ("--base-lr", "--lr", "--learning-rate"),
@@ -126,8 +127,6 @@ class Script:
         if self.outside:
             return [["--epochs=2", f"--base-lr={BASE_LR}", f"--batch-size={BATCH}"]]
         options = [f"--batch-size={BATCH}", "--val-batch-size=25", "--seed=42"]
-        if not self.is_version:  # it may count on as many test images as training images
-            options.append(f"--limit={TEST}")
         first = ["--epochs=2", f"--base-lr={BASE_LR}", "--log-dir={home}/logs"]
         again = ["--epochs=3", "--resume", "--log-dir={home}/logs"]
         if "resume" in self.lacks:

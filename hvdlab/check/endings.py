@@ -96,6 +96,8 @@ def _blame(ranks: list[Rank], phase: int) -> str:
         return "resume" if not any(counts) else "broadcast"
     if "broadcast" in kinds:
         return "broadcast"
+    if "barrier" in kinds:
+        return "rank0"  # it carries nothing: something is done by one rank alone
     if "metric" in kinds:
         # A rank that is still in the steps of an epoch which the other one has left.
         epochs = {
@@ -103,9 +105,16 @@ def _blame(ranks: list[Rank], phase: int) -> str:
             for call, kind in zip(odd, kinds, strict=True)
         }
         behind = len(odd) == RANKS and "gradient" in kinds and len(epochs) == 1
+        # With images that it had in this epoch already, it is in the next one.
+        behind &= not any(
+            kind == "gradient" and phase.epochs and set(phase.pending) & set(phase.epochs[-1].ids)
+            for phase, kind in zip(phases, kinds, strict=False)
+        )
         return "shard" if behind else "metrics"
-    if "gradient" in kinds:
-        return "shard" if counts[0] != counts[1] else "optimizer"
+    if "gradient" in kinds and counts[0] != counts[1]:
+        return "shard"
+    if "gradient" in kinds and all(each.error for each in phases):
+        return "optimizer"
     return ""
 
 
@@ -117,6 +126,8 @@ def _kind(call: dict[str, Any], steps: list[Any]) -> str:
     name = call["name"]
     if "optimizer_state" in name:
         return "broadcast"
+    if call["kind"] == "barrier":
+        return "barrier"
     if call["kind"] == "exchange" and "broadcast_object" in name or ".data" in name:
         return "object"
     if call["kind"] == "broadcast":

@@ -30,6 +30,7 @@ class Step:
     own: list[float] | None = None  # a sketch of this rank's gradients before they were reduced
     used: list[float] | None = None  # and of those that the step used
     without: int = 0  # parameters that got no gradient
+    untrained: str = ""  # a digest of the model's parameters that the optimizer has not
     again: bool = False  # without another backward pass, as of a second optimizer
 
 
@@ -79,6 +80,7 @@ class Phase:
     epochs: list[Epoch] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
     calls: list[Event] = field(default_factory=list)  # collectives and when
+    pending: list[int | str] = field(default_factory=list)  # images without a step, at the end
     error: str | None = None
     where: str = ""
     called: list[str] = field(default_factory=list)  # the functions in which the error was raised
@@ -233,7 +235,11 @@ def _read_rank(events: list[Event]) -> Rank:
                 phase.epochs.append(Epoch())
                 tests = False
             fields = {name: event[name] for name in ("lr", "grads", "before", "after", "elements")}
-            fields |= {name: event[name] for name in ("own", "used", "without") if name in event}
+            fields |= {
+                name: event[name]
+                for name in ("own", "used", "without", "untrained")
+                if name in event
+            }
             fields |= {"ids": ids, "loss": loss, "expected": expected, "batches": batches}
             fields["reduced"] = reduced
             fields["again"] = bool(phase.steps) and not ids and loss is None
@@ -241,7 +247,7 @@ def _read_rank(events: list[Event]) -> Rank:
             ids, loss, expected, batches, reduced = [], None, None, 0, 0
         elif kind == "end":
             phase.error, phase.where, phase.ended = event["error"], event.get("where", ""), True
-            phase.called = event.get("called", [])
+            phase.called, phase.pending = event.get("called", []), ids
     return rank
 
 

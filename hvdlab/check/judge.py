@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import endings, training
+from . import endings, reported, training
 from .course import Script
 from .evidence import Case, Finding, Unseen, parted, tell_both
 from .run import RANKS, Recording
@@ -118,6 +118,10 @@ def _broadcast(case: Case) -> Finding:
                 "after the resume both ranks had weights that are not those of rank 0, which has "
                 "read the checkpoint"
             )
+        if pairs[-1][0].untrained != pairs[-1][1].untrained:
+            return WRONG, (
+                f"the parameters that the optimizer doesn't train differed{which} until the end"
+            )
         averaged = all(one.grads == other.grads for one, other in pairs)
         # Ranks that went on at different epochs take steps of different length: that is the resume.
         apart = phase == 1 and len({len(parted(each)) for each in case.phases(1)}) > 1
@@ -218,7 +222,7 @@ _JUDGES = {
     "shard": training.shard,
     "rank0": _rank0,
     "resume": _resume,
-    "metrics": training.metrics,
+    "metrics": reported.metrics,
     "schedule": training.schedule,
     "threads": _threads,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator
@@ -59,7 +60,8 @@ def watch(record: Recorder, samples: Samples) -> None:
     _watch_batches(record, samples)
     _watch_backward(record, modules)
     _own_first_weights(record, modules)
-    _watch_steps(record)
+    _watch_steps(record, modules)
+    _watch_decisions(record)
 
 
 # Devices
@@ -244,25 +246,30 @@ def _watch_batches(record: Recorder, samples: Samples) -> None:
     torch.nn.modules.module.register_module_forward_hook(after, always_call=True)
 
 
-def _modules() -> weakref.WeakSet[torch.nn.Module]:
-    """All modules that are made from now on."""
-    modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+Modules = weakref.WeakValueDictionary[int, torch.nn.Module]
+
+
+def _modules() -> Modules:
+    """All modules that are made from now on, by their number."""
+    modules: Modules = weakref.WeakValueDictionary()
+    numbers = itertools.count()
     init = torch.nn.Module.__init__
 
     @functools.wraps(init)
     def watched(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
-        modules.add(self)
+        modules[next(numbers)] = self
 
     torch.nn.Module.__init__ = watched
     return modules
 
 
-def _own_parameters(modules: weakref.WeakSet[torch.nn.Module]) -> list[torch.nn.Parameter]:
-    return [param for each in list(modules) for param in each.parameters(recurse=False)]
+def _own_parameters(modules: Modules) -> list[torch.nn.Parameter]:
+    made = [module for _, module in sorted(modules.items())]
+    return [param for each in made for param in each.parameters(recurse=False)]
 
 
-def _watch_backward(record: Recorder, modules: weakref.WeakSet[torch.nn.Module]) -> None:
+def _watch_backward(record: Recorder, modules: Modules) -> None:
     backward = torch.Tensor.backward
 
     @functools.wraps(backward)
@@ -277,7 +284,7 @@ def _watch_backward(record: Recorder, modules: weakref.WeakSet[torch.nn.Module])
     torch.Tensor.backward = watched
 
 
-def _own_first_weights(record: Recorder, modules: weakref.WeakSet[torch.nn.Module]) -> None:
+def _own_first_weights(record: Recorder, modules: Modules) -> None:
     """Rank 1 starts from weights of its own, as it would with another seed.
 
     Equal seeds would hide that nothing was broadcast.
@@ -297,7 +304,7 @@ def _own_first_weights(record: Recorder, modules: weakref.WeakSet[torch.nn.Modul
     register_optimizer_step_pre_hook(lambda *_: shift())
 
 
-def _watch_steps(record: Recorder) -> None:
+def _watch_steps(record: Recorder, modules: Modules) -> None:
     pending: dict[str, Any] = {}
 
     def parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -322,8 +329,24 @@ def _watch_steps(record: Recorder) -> None:
     def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if pending:
             weights = digest(p.detach().numpy() for p in parameters(optimizer))
-            record("step", **pending, after=weights)
+            mine = {id(p) for p in parameters(optimizer)}
+            rest = [p for p in _own_parameters(modules) if id(p) not in mine or not p.requires_grad]
+            untrained = digest(p.detach().numpy() for p in rest) if rest else ""
+            record("step", **pending, after=weights, untrained=untrained)
             pending.clear()
 
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)
+
+
+def _watch_decisions(record: Recorder) -> None:
+    """What a schedule that follows a metric decides by."""
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+    step = plateau.step
+
+    @functools.wraps(step)
+    def watched(self: Any, metrics: Any, *args: Any, **kwargs: Any) -> Any:
+        record("decision", by=plateau.__name__, monitor="its metric", value=float(metrics))
+        return step(self, metrics, *args, **kwargs)
+
+    plateau.step = watched
