@@ -87,7 +87,12 @@ def record(
         script = replace(script, names_rate=names_rate, lacks=tuple(dict.fromkeys(lacks)))
     whole = script.phases()
     fewer = [[*phase, *LIMIT] for phase in whole]
-    tries = [whole, arguments_for(whole, options), arguments_for(fewer, options), [[], []]]
+    tries = [
+        whole,
+        arguments_for(whole, options),
+        arguments_for(fewer, options),
+        [[] for _ in whole],
+    ]
     for phases in tries[:2] if script.is_version else tries[1:]:
         recording = observe(path, phases, limit, steps, nest)
         if not _are_refused(recording):
