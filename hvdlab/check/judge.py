@@ -210,6 +210,13 @@ def _threads(case: Case) -> Finding:
     )
     if any(not 1 <= count <= CORES // sharing for count in used):
         return WRONG if any(counts) else OPEN, told
+    apart = [e["count"] for rank in case.ranks for e in rank.threads if e["phase"] == 1]
+    one = [e["count"] for e in case.alone.threads if e["phase"] == 1]
+    if one and apart and CORES in one and set(apart) == {CORES // RANKS}:
+        return WRONG, (
+            f"on a host of its own each rank uses {apart[-1]} of {CORES} cores (pretended): they "
+            "are shared by the ranks of that host only"
+        )
     return (DONE, told) if sharing > 1 else (UNSEEN, f"{told}; no ranks that share one were seen")
 
 

@@ -215,7 +215,10 @@ def shard(case: Case) -> Finding:
         return WRONG, f"{told}; {wrong}"
     draws = any(fit.get("steps_per_epoch") for rank in ranks for fit in rank.fits)
     if draws and first[0] != first[1]:
-        if total < 0.9 * whole:
+        every = {number for phase in phases for number in _stream(phase)}
+        if complete and len(every) < 0.65 * whole:  # two epochs of draws have 86 % of them
+            return WRONG, f"{told}; in all of the training only {len(every)} different ones"
+        if complete and total < 0.9 * whole:
             return WRONG, f"{told}: random draws, {total} in an epoch of all ranks together"
         return DONE, f"{told}: random draws, in 1/{RANKS} of the steps"
     if len(common) > 0.02 * whole + RANKS:

@@ -191,7 +191,11 @@ def _own_first_weights(record: Recorder) -> None:
             return
         for variable in [ref() for ref in variables]:
             if variable is not None and record.rank:
-                variable.assign(variable * (1 + 0.1 * record.rank) + 0.01 * record.rank)
+                # Below the variable: nobody's tape or custom gradient is to know of it.
+                value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+                value = value.numpy() * (1 + 0.1 * record.rank) + 0.01 * record.rank
+                new = tf.constant(value, variable.dtype)
+                tf.raw_ops.AssignVariableOp(resource=variable.handle, value=new)
         variables.clear()
 
     ResourceVariable.__init__ = watched
