@@ -18,8 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hvdlite.collectives.mpi import MPICollectives
 from hvdlite.collectives.reduction import BLOCK_BYTES, accumulator
+from hvdlite.runtime.groups import Group
 
 # A squared length below this has lost its digits to underflow and counts as zero.
 _TINY = np.sqrt(np.finfo(np.float64).tiny)
@@ -34,13 +34,13 @@ def check_size(size: int, title: str) -> None:
         )
 
 
-def adasum(messages: MPICollectives, buffer: np.ndarray, counts: Sequence[int]) -> None:
+def adasum(group: Group, buffer: np.ndarray, counts: Sequence[int]) -> None:
     """Combine `buffer` in place over all ranks; bit-equal on all of them afterwards.
 
     It holds tensors of counts[0], counts[1], ... elements one behind the other, and each has
     directions of its own. Halves are computed in float32 and rounded once.
     """
-    index, size = messages.group.index, messages.group.size
+    index, size = group.index, group.size
     work = buffer.astype(accumulator(buffer.dtype), copy=False)
     ends = np.cumsum([0, *counts]).tolist()
     held, way = slice(0, len(work)), []
@@ -51,18 +51,18 @@ def adasum(messages: MPICollectives, buffer: np.ndarray, counts: Sequence[int]) 
         if index & distance:
             keep, give = give, keep
         theirs = np.empty(keep.stop - keep.start, dtype=work.dtype)
-        _swap(messages, index ^ distance, work[give], theirs)
+        _swap(group, index ^ distance, work[give], theirs)
         # Of all ranks that hold a part of these vectors, the lower half has them as `a`.
         pair = (theirs, work[keep]) if index & distance else (work[keep], theirs)
         pieces = [_overlap(keep, start, end) for start, end in zip(ends, ends[1:], strict=False)]
         products = np.array([_products(*(vector[piece] for vector in pair)) for piece in pieces])
-        products = _sum_over(messages, products, 2 * distance)
+        products = _sum_over(group, products, 2 * distance)
         for piece, numbers in zip(pieces, products, strict=True):
             _combine(*(vector[piece] for vector in pair), numbers, work[keep][piece])
         way.append((index ^ distance, keep, give))
         held, distance = keep, 2 * distance
     for partner, keep, give in reversed(way):
-        _swap(messages, partner, work[keep], work[give])
+        _swap(group, partner, work[keep], work[give])
     if work is not buffer:
         buffer[:] = work
 
@@ -97,17 +97,17 @@ def _combine(a: np.ndarray, b: np.ndarray, products: np.ndarray, out: np.ndarray
         out[piece] = of_a * x + of_b * y
 
 
-def _sum_over(messages: MPICollectives, numbers: np.ndarray, size: int) -> np.ndarray:
+def _sum_over(group: Group, numbers: np.ndarray, size: int) -> np.ndarray:
     """The sum over `size` neighbouring ranks, in pairs as well."""
     distance = 1
     while distance < size:
         theirs = np.empty_like(numbers)
-        _swap(messages, messages.group.index ^ distance, numbers.ravel(), theirs.ravel())
+        _swap(group, group.index ^ distance, numbers.ravel(), theirs.ravel())
         numbers = numbers + theirs
         distance *= 2
     return numbers
 
 
-def _swap(messages: MPICollectives, partner: int, mine: np.ndarray, theirs: np.ndarray) -> None:
-    requests = messages.receive(theirs, partner) + messages.send(mine, partner)
-    messages.group.wait_all(requests, "Adasum allreduce")
+def _swap(group: Group, partner: int, mine: np.ndarray, theirs: np.ndarray) -> None:
+    requests = group.receive(theirs, partner) + group.send(mine, partner)
+    group.wait_all(requests, "Adasum allreduce")

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hvdlite.collectives.interface import ByMessages
-from hvdlite.collectives.mpi import MPICollectives, OverMPI
+from hvdlite.collectives.interface import Collectives
+from hvdlite.collectives.mpi import MPICollectives
 from hvdlite.collectives.reduction import Finish, accumulator, reduce_into
 from hvdlite.collectives.ring import RingCollectives
 from hvdlite.memory.shared_memory import Segment
@@ -35,8 +35,8 @@ RING_BYTES = 1 << 16
 STAGE_BYTES = 1 << 21  # small enough that one rank copies while another one sends
 
 
-class HierarchicalCollectives(ByMessages, OverMPI):
-    """Allreduce in two levels; the other collectives are MPI's."""
+class HierarchicalCollectives(Collectives):
+    """Allreduce in two levels."""
 
     name = "hierarchical"
 
@@ -57,7 +57,7 @@ class HierarchicalCollectives(ByMessages, OverMPI):
 
     def reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
         if self._stage is None:
-            self.messages.reduce(work, op, finish)
+            MPICollectives(self.group).reduce(work, op, finish)
             return
         most = STAGE_BYTES // work.itemsize
         for start in range(0, len(work), most):

@@ -1,9 +1,10 @@
-"""The interface of all algorithms, and what those share that bring an allreduce of their own."""
+"""The interface of all algorithms, and how the bytes move where an algorithm has no way of its own.
 
-from abc import ABC, abstractmethod
+Most of them are ways to reduce. All else goes by the messages that every group of ranks has.
+"""
+
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,12 +14,9 @@ from hvdlite.memory.slices import slices_of
 from hvdlite.request import Request
 from hvdlite.runtime.groups import Group
 
-if TYPE_CHECKING:
-    from hvdlite.collectives.mpi import MPICollectives
 
-
-class Collectives(ABC):
-    """How a group's bytes move.
+class Collectives:
+    """How a group's bytes move. A subclass brings `reduce`, or an `allreduce` of its own.
 
     The engine calls a method on all ranks of the group once they have agreed on it. Arrays are
     flat, contiguous and of one dtype on all ranks: any of numbers for what only moves, and one
@@ -37,14 +35,17 @@ class Collectives(ABC):
     def __init__(self, group: Group):
         self.group = group
 
-    @property
-    @abstractmethod
-    def messages(self) -> "MPICollectives":
-        """The one that sends messages between pairs of ranks."""
-
-    @abstractmethod
     def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
         """Reduce `buffer` in place over all ranks; bit-equal on all of them afterwards."""
+        # Halves are added up in float32 and rounded once.
+        work = buffer.astype(accumulator(buffer.dtype), copy=False)
+        self.reduce(work, op, finish)
+        if work is not buffer:
+            buffer[:] = work
+
+    def reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
+        """`allreduce` of a buffer that has no half precision."""
+        raise NotImplementedError
 
     def allreduce_rows(self, rows: Sequence[np.ndarray], op: int, finish: Finish) -> None:
         """The same where the buffers are the rows of a segment that `allocate` has given."""
@@ -54,19 +55,25 @@ class Collectives(ABC):
         """Broadcasts that are made within may be one."""
         return nullcontext()
 
-    @abstractmethod
     def broadcast(self, buffer: np.ndarray, root: int) -> None:
         """Overwrite `buffer` with that of rank `root`."""
+        self.group.broadcast(buffer, root)
 
-    @abstractmethod
     def allgather(self, part: np.ndarray, counts: Sequence[int]) -> np.ndarray:
         """All ranks' parts, in rank order; rank i's has counts[i] elements."""
+        return self.group.allgather(part, counts)
 
-    @abstractmethod
     def alltoall(
         self, data: np.ndarray, send_counts: Sequence[int], receive_counts: Sequence[int]
     ) -> np.ndarray:
         """Send the i-th stretch of `data` to rank i; returns what came, in rank order."""
+        received, requests = np.empty(sum(receive_counts), dtype=data.dtype), []
+        for rank, arriving in enumerate(slices_of(receive_counts)):
+            requests += self.group.receive(received[arriving], rank)
+        for rank, leaving in enumerate(slices_of(send_counts)):
+            requests += self.group.send(data[leaving], rank)
+        self.group.wait_all(requests, "alltoall")
+        return received
 
     def reducescatter(
         self, data: np.ndarray, counts: Sequence[int], op: int, finish: Finish
@@ -92,18 +99,3 @@ class Collectives(ABC):
     def allocate(self, row_bytes: int) -> Segment | None:
         """Shared memory with a row for each rank of this host; None, on all ranks, without it."""
         return None
-
-
-class ByMessages(Collectives):
-    """Allreduce by messages, for which `reduce` is the algorithm."""
-
-    @abstractmethod
-    def reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
-        """`allreduce` of a buffer that has no half precision."""
-
-    def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
-        # Halves are added up in float32 and rounded once.
-        work = buffer.astype(accumulator(buffer.dtype), copy=False)
-        self.reduce(work, op, finish)
-        if work is not buffer:
-            buffer[:] = work

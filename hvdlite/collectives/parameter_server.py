@@ -14,29 +14,28 @@ tensor over several servers; that moves the limit, but as long as servers are fe
 
 import numpy as np
 
-from hvdlite.collectives.interface import ByMessages
-from hvdlite.collectives.mpi import OverMPI
+from hvdlite.collectives.interface import Collectives
 from hvdlite.collectives.reduction import UFUNCS, Finish
 
 SERVER = 0
 
 
-class ParameterServerCollectives(ByMessages, OverMPI):
-    """Allreduce by way of one rank; the other collectives are MPI's."""
+class ParameterServerCollectives(Collectives):
+    """Allreduce by way of one rank."""
 
     name = "ps"
 
     def reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
-        what, messages = "parameter server allreduce", self.messages
-        if self.group.index != SERVER:
-            self.group.wait_all(messages.send(work, SERVER), what)
-            self.group.wait_all(messages.receive(work, SERVER), what)
+        what, group = "parameter server allreduce", self.group
+        if group.index != SERVER:
+            group.wait_all(group.send(work, SERVER), what)
+            group.wait_all(group.receive(work, SERVER), what)
             return
-        workers = [rank for rank in range(self.group.size) if rank != SERVER]
+        workers = [rank for rank in range(group.size) if rank != SERVER]
         arriving = np.empty_like(work)
         for worker in workers:  # in rank order, so that every run adds in the same order
-            self.group.wait_all(messages.receive(arriving, worker), what)
+            group.wait_all(group.receive(arriving, worker), what)
             UFUNCS[op](work, arriving, out=work)
         finish(work)
         for worker in workers:
-            self.group.wait_all(messages.send(work, worker), what)
+            group.wait_all(group.send(work, worker), what)

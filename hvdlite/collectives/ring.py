@@ -14,14 +14,13 @@ clusters of workstations", 2009; Gibiansky, "Bringing HPC techniques to deep lea
 
 import numpy as np
 
-from hvdlite.collectives.interface import ByMessages
-from hvdlite.collectives.mpi import OverMPI
+from hvdlite.collectives.interface import Collectives
 from hvdlite.collectives.reduction import UFUNCS, Finish
 from hvdlite.memory.slices import even_slices
 
 
-class RingCollectives(ByMessages, OverMPI):
-    """Allreduce by a ring of messages; the other collectives are MPI's."""
+class RingCollectives(Collectives):
+    """Allreduce by a ring of messages."""
 
     name = "ring"
 
@@ -44,6 +43,6 @@ class RingCollectives(ByMessages, OverMPI):
     def _pass_on(self, chunk: np.ndarray, incoming: np.ndarray) -> None:
         """Send a chunk to the right neighbour while one arrives from the left."""
         rank, size = self.group.index, self.group.size
-        arriving = self.messages.receive(incoming, (rank - 1) % size)
-        leaving = self.messages.send(chunk, (rank + 1) % size)
+        arriving = self.group.receive(incoming, (rank - 1) % size)
+        leaving = self.group.send(chunk, (rank + 1) % size)
         self.group.wait_all(arriving + leaving, "ring allreduce")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hvdlite.collectives.mpi import OverMPI
+from hvdlite.collectives.interface import Collectives
 from hvdlite.collectives.reduction import BLOCK_BYTES, Finish, multiply, reduce_into
 from hvdlite.memory import shared_memory
 from hvdlite.memory.slices import even_slices, pack, slices_of, unpack
@@ -25,8 +25,8 @@ STAGE_BYTES = 1 << 19
 REDUCE_ALONE_BYTES = 1 << 15
 
 
-class SharedMemoryCollectives(OverMPI):
-    """Reductions and allgather in shared memory; the other collectives are MPI's."""
+class SharedMemoryCollectives(Collectives):
+    """Reductions and allgather in shared memory."""
 
     name = "shm"
 

@@ -74,7 +74,7 @@ def _allreduce(work: Work, batch: list[Request]) -> None:
     finish = Finish(what.op, what.postscale, work.group.size)
     if what.op == ADASUM:
         with work.activity(batch, "ADASUM", "ALLREDUCE"):
-            adasum(work.collectives.messages, buffer, [len(array) for array in outputs])
+            adasum(work.group, buffer, [len(array) for array in outputs])
             finish(buffer)
     else:
         with work.activity(batch, work.collectives.name, "ALLREDUCE"):

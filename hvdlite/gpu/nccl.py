@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from hvdlite.collectives.interface import Collectives
-from hvdlite.collectives.mpi import MPICollectives
 from hvdlite.collectives.reduction import BFLOAT16, Finish, multiply
 from hvdlite.gpu import cuda
 from hvdlite.memory.slices import slices_of
@@ -91,11 +90,6 @@ class NCCLCollectives(Collectives):
     def can(what: Descriptor) -> bool:
         """Whether NCCL has the operation; if not, host memory is the way."""
         return what.op != ADASUM and not (what.op == PRODUCT and what.dtype.startswith("complex"))
-
-    @property
-    def messages(self) -> MPICollectives:
-        """None: what needs messages between pairs (Adasum) goes by way of host memory."""
-        raise NotImplementedError
 
     def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
         work = buffer

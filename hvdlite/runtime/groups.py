@@ -125,6 +125,14 @@ class Group:
         for piece in in_pieces(buffer):
             self.wait_all([self.begin(self.comm.Ibcast, piece, root=root)], "broadcast")
 
+    def send(self, data: np.ndarray, to: int) -> "list[MPI.Request]":
+        """Start to send a flat array to one rank, in as many messages as it takes."""
+        return [self.begin(self.comm.Isend, piece, dest=to) for piece in in_pieces(data)]
+
+    def receive(self, into: np.ndarray, source: int) -> "list[MPI.Request]":
+        """Start to receive what `send` sends; the array tells how much that is."""
+        return [self.begin(self.comm.Irecv, piece, source=source) for piece in in_pieces(into)]
+
     def allgather_object(self, item: Any) -> list[Any]:
         """Every rank's object, in rank order; for the runtime's own messages."""
         data = np.frombuffer(pickle.dumps(item), dtype=np.uint8)

@@ -106,7 +106,7 @@ def _of(vectors: list, dtype: str) -> list:
 
     hvdlite.init()
     mine = np.array(vectors[hvdlite.rank()], dtype=dtype)
-    adasum(testing.collectives().messages, mine, [len(mine)])
+    adasum(testing.collectives().group, mine, [len(mine)])
     return mine.tolist()
 
 

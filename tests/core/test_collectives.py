@@ -61,10 +61,11 @@ def _large_counts() -> list[list[float]]:
 
     import hvdlite
     from hvdlite import objects, testing
+    from hvdlite.collectives.mpi import MPICollectives
     from hvdlite.runtime import groups
 
     hvdlite.init()
-    collectives = testing.collectives().messages
+    collectives = MPICollectives(testing.collectives().group)
     groups.LARGEST_COUNT, before = 100, groups.LARGEST_COUNT
     try:
         rank, size = hvdlite.rank(), hvdlite.size()
