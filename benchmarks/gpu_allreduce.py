@@ -21,7 +21,7 @@ from cupy.cuda import nccl
 import hvdlite.torch as hvd
 from hvdlite import testing
 from hvdlite.gpu import cuda
-from hvdlite.gradients.buckets import Gradient
+from hvdlite.gradients.reducer import Gradient
 from hvdlite.torch.gpu_buckets import GPUBucket
 
 

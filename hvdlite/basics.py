@@ -1,6 +1,5 @@
 """Start, end, and "who am I": the functions that every binding offers."""
 
-import atexit
 import contextlib
 import importlib.util
 import itertools
@@ -14,7 +13,6 @@ from hvdlite.engine.engine import Engine
 from hvdlite.engine.timeline import Timeline
 from hvdlite.exceptions import HorovodInternalError, NotInitializedError
 from hvdlite.process_sets import ProcessSet, as_process_set, global_process_set
-from hvdlite.request import Descriptor, Request
 from hvdlite.runtime import ends
 from hvdlite.runtime.groups import tidy_up
 from hvdlite.runtime.settings import Settings
@@ -31,7 +29,6 @@ class _State:
     process_sets: dict[int, ProcessSet] = {}
     next_set = 1
     is_child = False  # of the process that called `init`
-    ready = False  # for the end of the process
     comm: Any = None  # what `init` was given
     lock = threading.RLock()
 
@@ -69,9 +66,7 @@ def init(
             world.status.break_off("was interrupted in init()")
             raise
         ends.watch()
-        if not _State.ready:
-            atexit.register(_stop_timeline_at_exit)
-        _State.ready, _State.is_child, _State.comm = True, False, comm
+        _State.is_child, _State.comm = False, comm
         _register(0, global_process_set, list(range(world.size)))
         _State.next_set = 1
         global_process_set.mpi_comm = comm if hasattr(comm, "Get_group") else None
@@ -177,7 +172,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         if known.ranks == ranks:
             raise ValueError(f"a process set with ranks {ranks} exists already: {known}")
     number, _State.next_set = _State.next_set, _State.next_set + 1
-    _meet("add_process_set", tuple(ranks))
+    current.call("add_process_set", shapes=(tuple(ranks),))  # all must give the same
     if rank() in ranks:
         comm = None
         if len(ranks) > 1:
@@ -193,7 +188,8 @@ def _agree_on_process_sets(process_sets: Sequence[ProcessSet | Sequence[int]]) -
     wanted = [as_process_set(item) for item in process_sets]
     lists = [sorted(process_set.ranks) for process_set in wanted]
     distinct = len({tuple(ranks) for ranks in [*lists, range(size())]}) == len(lists) + 1
-    gathered = engine().exchange("exchange", "init.process_sets", (lists, distinct)).result
+    told = lists, distinct
+    gathered = engine().call("exchange", "init.process_sets", payload=told).result
     if not distinct:
         raise ValueError(f"init: these process sets repeat each other or the world: {lists}")
     if not all(good for _, good in gathered):
@@ -229,7 +225,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     number = process_set.process_set_id
     if number is None or number == 0:
         return False
-    _meet("remove_process_set", (number,))
+    engine().call("remove_process_set", shapes=((number,),))  # all must give the same
     tidy_up()
     engine().remove_group(number)
     del _State.process_sets[number]
@@ -251,23 +247,8 @@ def check_process_set(process_set: ProcessSet) -> None:
 def process_set_number(process_set: ProcessSet) -> int:
     """The engine's number of a set; ValueError unless this rank is in it."""
     check_process_set(process_set)
-    if not process_set.included():
-        raise ValueError(
-            f"rank {rank()} is not in {process_set} and so can't take part in its collectives; "
-            "call them under `if process_set.included():`"
-        )
+    process_set.rank()
     return process_set.process_set_id
-
-
-def _meet(why: str, details: tuple) -> None:
-    """Wait for all ranks of the world; they must agree on the details."""
-
-    def make(name: str, numbered: bool) -> list[Request]:
-        return [Request(Descriptor(why, name, shapes=(details,), numbered=numbered))]
-
-    current = engine()
-    (request,) = current.start(why, None, 0, make)
-    current.wait(request)
 
 
 # Timeline
@@ -332,8 +313,3 @@ def _not_built() -> bool:
 
 
 gloo_built = gloo_enabled = ddl_built = ccl_built = rocm_built = _not_built
-
-
-def _stop_timeline_at_exit() -> None:
-    if is_initialized() and not _State.is_child:
-        stop_timeline()

@@ -15,38 +15,34 @@ from hvdlite.collectives.reduction import check_op
 from hvdlite.engine.engine import Engine
 from hvdlite.gpu.cuda import CPU, Device
 from hvdlite.process_sets import ProcessSet, global_process_set
-from hvdlite.request import AVERAGE, SUM, Descriptor, Request, dtype_name
+from hvdlite.request import AVERAGE, SUM, Part, Request, dtype_name
 
 
 class Call:
     """Requests under way together, and how their results become one."""
 
-    __slots__ = ("_engine", "_finish", "_requests", "_set_id")
+    __slots__ = ("_engine", "_requests", "_result")
 
-    def __init__(
-        self, engine: Engine, requests: list[Request], set_id: int, finish: Callable[[], Any]
-    ):
+    def __init__(self, engine: Engine, requests: list[Request]):
         self._engine = engine  # after shutdown() and init() there is another one
         self._requests = requests
-        self._set_id = set_id
-        self._finish = finish
+        self._result: Callable[[], Any] = lambda: [request.result for request in requests]
 
     def then(self, change: Callable[[Any], Any]) -> "Call":
         """The same call, with its result passed through a function."""
-        finish = self._finish
-        self._finish = lambda: change(finish())
+        result = self._result
+        self._result = lambda: change(result())
         return self
 
     def poll(self) -> bool:
         """Whether the call is done, so that `wait` returns at once. Moves calls along."""
-        done = [self._engine.poll(request, self._set_id) for request in self._requests]
-        return all(done)
+        return all(self._engine.poll(request) for request in self._requests)
 
     def wait(self) -> Any:
         """The result. Raises HorovodInternalError, the same on every rank, where it failed."""
         for request in self._requests:
-            self._engine.wait(request, self._set_id)
-        return self._finish()
+            self._engine.wait(request)
+        return self._result()
 
 
 # Arguments
@@ -67,7 +63,8 @@ def operation(average: bool | None, op: int | None) -> int:
 
 
 def check_root(root_rank: int, process_set: ProcessSet, title: str = "broadcast") -> None:
-    """Raise ValueError unless `root_rank` is a rank of the set."""
+    """Raise ValueError unless this rank and `root_rank` are ranks of the set."""
+    process_set_number(process_set)
     if root_rank not in process_set.ranks:
         raise ValueError(
             f"{title}: root_rank={root_rank!r} is not a rank of {process_set}; "
@@ -119,47 +116,28 @@ def _check_ops(op: int, arrays: Sequence[np.ndarray], kind: str) -> None:
 def _start(
     kind: str,
     name: str | None,
-    set_id: int,
+    process_set: ProcessSet,
     arrays: Sequence[np.ndarray],
-    device: Device,
-    *,
-    outputs: Sequence[np.ndarray] | None = None,
-    counts: Sequence[Sequence[int]] | None = None,
-    op: int = -1,
-    root: int = -1,
-    scales: tuple[float, float] = (1.0, 1.0),
+    outputs: Sequence[np.ndarray] = (),
+    counts: Sequence[Sequence[int]] = (),
     skip: int = 0,
-) -> tuple[Engine, list[Request]]:
-    """Start a request for each array. A single one is named as without a group.
+    **common: Any,
+) -> Call:
+    """Start a request for each array, whose results are the call's.
 
-    The first `skip` dimensions may differ between ranks. What is wrong with the arrays is an error
-    of this call, before it takes a name, whose number would be missing on this rank.
-    Raises TypeError for elements that are no numbers.
+    The first `skip` dimensions may differ between ranks. `common` is as in `Engine.start`. What is
+    wrong with the arrays is an error of this call, before it takes a name, whose number would be
+    missing on this rank. Raises TypeError for elements that are no numbers.
     """
-    current = engine()
-    prepared = []
+    set_id, current, parts = process_set_number(process_set), engine(), []
     for i, array in enumerate(arrays):
         flat = (array.reshape(-1),)
         into = ()
-        if outputs is not None:
+        if outputs:
             into = flat if outputs[i] is array else (outputs[i].reshape(-1),)
-        rows = () if counts is None else counts[i]
-        prepared.append((dtype_name(array.dtype), (array.shape[skip:],), flat, into, rows))
-
-    def make(base: str, numbered: bool) -> list[Request]:
-        requests = []
-        for i, (dtype, shapes, flat, into, rows) in enumerate(prepared, 1):
-            each = base if len(prepared) == 1 else f"{base}_{i}of{len(prepared)}"
-            # By position, which takes half the time of keywords.
-            descriptor = Descriptor(
-                kind, each, op, dtype, shapes, root, *scales, device.name, numbered
-            )
-            request = Request(descriptor, flat, into, rows)
-            request.stream, request.current = device.stream, device.current
-            requests.append(request)
-        return requests
-
-    return current, current.start(kind, name, set_id, make)
+        rows = counts[i] if counts else array.shape[:skip]
+        parts.append(Part(dtype_name(array.dtype), (array.shape[skip:],), flat, into, rows))
+    return Call(current, current.start(kind, name, set_id, parts, **common))
 
 
 # Collectives
@@ -179,13 +157,11 @@ def allreduce(
 
     Every rank gives the same name, shapes and dtypes. The result is the list of outputs.
     """
-    set_id = process_set_number(process_set)
     scales = _factors(prescale, postscale, "allreduce")
     _check_ops(op, arrays, "allreduce")
-    current, requests = _start(
-        "allreduce", name, set_id, arrays, device, outputs=outputs, op=op, scales=scales
-    )
-    return Call(current, requests, set_id, lambda: list(outputs))
+    common = {"op": op, "scales": scales, "device": device}
+    call = _start("allreduce", name, process_set, arrays, outputs, **common)
+    return call.then(lambda _: list(outputs))
 
 
 def broadcast(
@@ -199,12 +175,10 @@ def broadcast(
 
     Raises ValueError if `root_rank` is not a rank of the process set.
     """
-    set_id = process_set_number(process_set)
     check_root(root_rank, process_set)
-    current, requests = _start(
-        "broadcast", name, set_id, [array], device, outputs=[array], root=int(root_rank)
-    )
-    return Call(current, requests, set_id, lambda: array)
+    common = {"root": int(root_rank), "device": device}
+    call = _start("broadcast", name, process_set, [array], [array], **common)
+    return call.then(lambda _: array)
 
 
 def allgather(
@@ -218,18 +192,14 @@ def allgather(
     That dimension may differ between ranks; the others and the dtype may not. The result is a
     list. Raises ValueError for an array without dimensions.
     """
-    set_id = process_set_number(process_set)
     _check_has_rows(arrays, "allgather")
-    counts = [array.shape[:1] for array in arrays]
-    current, requests = _start("allgather", name, set_id, arrays, device, counts=counts, skip=1)
-
-    def results() -> list[np.ndarray]:
-        return [
-            request.result[0].reshape(int(sum(request.result[1])), *array.shape[1:])
-            for request, array in zip(requests, arrays, strict=True)
+    call = _start("allgather", name, process_set, arrays, skip=1, device=device)
+    return call.then(
+        lambda results: [
+            data.reshape(int(sum(rows)), *array.shape[1:])
+            for (data, rows), array in zip(results, arrays, strict=True)
         ]
-
-    return Call(current, requests, set_id, results)
+    )
 
 
 def alltoall(
@@ -245,16 +215,15 @@ def alltoall(
     came in, in rank order, and the number of rows from each rank (int32).
     Raises ValueError for splits that don't fit the array.
     """
-    set_id = process_set_number(process_set)
     _check_has_rows([array], "alltoall")
     counts = [split_rows(array.shape[0], splits, process_set)]
-    current, requests = _start("alltoall", name, set_id, [array], device, counts=counts, skip=1)
+    call = _start("alltoall", name, process_set, [array], counts=counts, skip=1, device=device)
 
-    def result() -> tuple[np.ndarray, np.ndarray]:
-        data, received = requests[0].result
+    def result(results: list) -> tuple[np.ndarray, np.ndarray]:
+        ((data, received),) = results
         return data.reshape(int(sum(received)), *array.shape[1:]), received.astype(np.int32)
 
-    return Call(current, requests, set_id, result)
+    return call.then(result)
 
 
 def reducescatter(
@@ -270,32 +239,20 @@ def reducescatter(
 
     Where the rows can't be shared out evenly, the first ranks get one more. The result is a list.
     """
-    set_id = process_set_number(process_set)
     scales = _factors(prescale, postscale, "reducescatter")
     _check_has_rows(arrays, "reducescatter")
     _check_ops(op, arrays, "reducescatter")
-    current, requests = _start("reducescatter", name, set_id, arrays, device, op=op, scales=scales)
+    common = {"op": op, "scales": scales, "device": device}
+    call = _start("reducescatter", name, process_set, arrays, **common)
 
-    def results() -> list[np.ndarray]:
+    def shares(results: list[np.ndarray]) -> list[np.ndarray]:
         size, index = process_set.size(), process_set.rank()
         return [
-            request.result.reshape(
-                array.shape[0] // size + (index < array.shape[0] % size), *array.shape[1:]
-            )
-            for request, array in zip(requests, arrays, strict=True)
+            data.reshape(array.shape[0] // size + (index < array.shape[0] % size), *array.shape[1:])
+            for data, array in zip(results, arrays, strict=True)
         ]
 
-    return Call(current, requests, set_id, results)
-
-
-def _start_bare(kind: str, set_id: int) -> tuple[Engine, list[Request]]:
-    """Start a call that has no tensor."""
-
-    def make(name: str, numbered: bool) -> list[Request]:
-        return [Request(Descriptor(kind, name, numbered=numbered))]
-
-    current = engine()
-    return current, current.start(kind, None, set_id, make)
+    return call.then(shares)
 
 
 def join() -> int:
@@ -304,12 +261,9 @@ def join() -> int:
 
     Returns the last rank that joined.
     """
-    current, requests = _start_bare("join", 0)
-    return Call(current, requests, 0, lambda: requests[0].result).wait()
+    return engine().call("join").result
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the set have come here."""
-    set_id = process_set_number(process_set)
-    current, requests = _start_bare("barrier", set_id)
-    Call(current, requests, set_id, lambda: None).wait()
+    engine().call("barrier", None, process_set_number(process_set))

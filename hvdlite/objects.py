@@ -6,7 +6,7 @@ import cloudpickle
 import numpy as np
 
 from hvdlite import calls
-from hvdlite.basics import engine, process_set_number
+from hvdlite.basics import engine, process_set_number, rank
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.process_sets import ProcessSet, global_process_set
 
@@ -21,12 +21,11 @@ def broadcast_object(
 
     Raises HorovodInternalError on every rank if the root's object can't be pickled.
     """
-    set_id = process_set_number(process_set)
     calls.check_root(root_rank, process_set, "broadcast_object")
-    is_root = process_set.ranks[process_set.rank()] == root_rank
+    set_id, is_root = process_set.process_set_id, rank() == root_rank
     data, error = _pickled(obj) if is_root else (b"", None)
     root = process_set.ranks.index(root_rank)
-    request = engine().exchange("broadcast_object", name, (len(data), error), set_id)
+    request = engine().call("broadcast_object", name, set_id, payload=(len(data), error))
     length, error = request.result[root]
     if error is not None:
         raise HorovodInternalError(f"broadcast_object on rank {root_rank}: {error}")
@@ -46,10 +45,10 @@ def allgather_object(
     """
     data, error = _pickled(obj)
     set_id = process_set_number(process_set)
-    gathered = engine().exchange("allgather_object", name, (data, error), set_id).result
-    for rank, (_, problem) in zip(process_set.ranks, gathered, strict=True):
+    gathered = engine().call("allgather_object", name, set_id, payload=(data, error)).result
+    for number, (_, problem) in zip(process_set.ranks, gathered, strict=True):
         if problem is not None:
-            raise HorovodInternalError(f"allgather_object on rank {rank}: {problem}")
+            raise HorovodInternalError(f"allgather_object on rank {number}: {problem}")
     return [cloudpickle.loads(part) for part, _ in gathered]
 
 

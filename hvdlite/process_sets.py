@@ -49,7 +49,10 @@ class ProcessSet:
     def rank(self) -> int:
         """This rank's place in the set; ValueError if it is not in it."""
         if not self.included():
-            raise ValueError(f"rank {self._world_rank} is not in {self}")
+            raise ValueError(
+                f"rank {self._world_rank} is not in {self} and so can't take part in its "
+                "collectives; call them under `if process_set.included():`"
+            )
         return self.ranks.index(self._world_rank)
 
     def __eq__(self, other: object) -> bool:

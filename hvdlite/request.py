@@ -88,6 +88,17 @@ def dtype_name(dtype: np.dtype) -> str:
     return dtype.name
 
 
+class Part(NamedTuple):
+    """What is a request's own in a call of several; see Descriptor and Request."""
+
+    dtype: str = ""
+    shapes: tuple = ((),)
+    inputs: Sequence[np.ndarray] = ()
+    outputs: Sequence[np.ndarray] = ()
+    counts: Sequence[int] = ()
+    payload: Any = None
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A collective call on its way. All arrays are flat and contiguous; on GPUs they are CuPy's.
@@ -114,6 +125,7 @@ class Request:
     counts: Sequence[int] = ()
     payload: Any = None
     shared_rows: Sequence[np.ndarray] | None = None
+    set_id: int = 0  # of the process set
     is_stand_in: bool = False  # for a rank that has joined: elements that don't change the result
     members: Sequence[str] = ()  # the tensors that the timeline shows, if not the call itself
     # On a GPU: the stream that the arrays are made on, a function for the address of the one that

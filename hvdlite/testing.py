@@ -10,9 +10,10 @@ from contextlib import contextmanager
 
 from hvdlite import basics
 from hvdlite.collectives.interface import Collectives
+from hvdlite.engine.channel import Channel
 from hvdlite.engine.engine import Engine
 from hvdlite.memory.shared_memory import Segment
-from hvdlite.request import Descriptor, Request
+from hvdlite.request import Request
 
 
 def new_world(**environment: str) -> Collectives | None:
@@ -35,7 +36,7 @@ def algorithms() -> list[str]:
 
 def pending(set_id: int = 0) -> list[str]:
     """The calls of this rank that are under way, as messages name them."""
-    return basics.engine().channels[set_id].agreement.titles()
+    return basics.engine().channels[set_id].titles()
 
 
 def run(*requests: Request, set_id: int = 0) -> None:
@@ -43,14 +44,12 @@ def run(*requests: Request, set_id: int = 0) -> None:
     engine: Engine = basics.engine()
     engine.submit(requests, set_id)
     for request in requests:
-        engine.wait(request, set_id)
+        engine.wait(request)
 
 
 def allocate(name: str, nbytes: int) -> Segment | None:
     """Shared memory with a row of `nbytes` for each rank of this host; all ranks call it."""
-    request = Request(Descriptor("allocate", name, shapes=((nbytes,),)))
-    run(request)
-    return request.result
+    return basics.engine().call("allocate", name, shapes=((nbytes,),)).result
 
 
 @contextmanager
@@ -77,26 +76,25 @@ def counted(*methods: str) -> Iterator[list[str]]:
 @contextmanager
 def slow_rank(seconds: float) -> Iterator[None]:
     """Within, this rank comes late to each collective that it has agreed on."""
-    engine = basics.engine()
-    run_agreed = engine._run
+    run_agreed = Channel.run
 
     def late(*args) -> None:
         time.sleep(seconds)
         run_agreed(*args)
 
-    engine._run = late
+    Channel.run = late
     try:
         yield
     finally:
-        del engine._run
+        Channel.run = run_agreed
 
 
 def interrupt_progress(set_id: int) -> None:
     """Let a KeyboardInterrupt come when this rank next looks after the process set's calls."""
-    agreement = basics.engine().channels[set_id].agreement
+    channel = basics.engine().channels[set_id]
 
     def interrupted() -> Sequence[Request]:
-        del agreement.advance
+        del channel.advance
         raise KeyboardInterrupt
 
-    agreement.advance = interrupted
+    channel.advance = interrupted

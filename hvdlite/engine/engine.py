@@ -8,29 +8,26 @@ every group.
 import collections
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from types import FrameType
 from typing import Any
 
 from hvdlite.collectives.adasum import check_size
-from hvdlite.collectives.interface import Collectives
-from hvdlite.engine import fusion
-from hvdlite.engine.agreement import Agreement
 from hvdlite.engine.channel import Channel
-from hvdlite.engine.kinds import KINDS, Work
+from hvdlite.engine.kinds import KINDS
 from hvdlite.engine.timeline import Timeline
 from hvdlite.engine.waits import Waits
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.gpu import cuda, watchdog
-from hvdlite.request import ADASUM, Descriptor, Request
+from hvdlite.gpu.cuda import CPU, Device
+from hvdlite.request import ADASUM, Descriptor, Part, Request
 from hvdlite.runtime.groups import Group
 from hvdlite.runtime.world import World
-from hvdlite.waiting.stall import wait_until
 from hvdlite.waiting.status import broken_message, where_in_users_code
+from hvdlite.waiting.wait import wait_until
 
-_nothing = nullcontext()
 _SPINS = 300  # looks at the other ranks before the core is yielded: some tens of microseconds
 
 
@@ -50,10 +47,11 @@ class Engine:
         self.broken: str | None = None
         self.timeline: Timeline | None = None
         self.waits = Waits()
-        self._counters: collections.Counter[tuple[str, int]] = collections.Counter()
+        # By kind and set_id: how many calls without a name there were.
+        self.counters: collections.Counter[tuple[str, int]] = collections.Counter()
         self.channels: dict[int, Channel] = {}
         self._alone: set[int] = set()  # sets of this rank only
-        self._watched = False
+        self._watches_gpu = False
         world.status.own_progress = self._progress_of_groups
         self.add_group(0, world.comm, list(range(world.size)))
 
@@ -65,8 +63,7 @@ class Engine:
         if comm is None:
             self._alone.add(set_id)
         else:
-            group = Group(self.world, comm, ranks, set_id)
-            channel = Channel(group, self._fail, self.waits, self._recount)
+            channel = Channel(self, Group(self.world, comm, ranks, set_id))
             self.channels = {**self.channels, set_id: channel}
 
     def remove_group(self, set_id: int) -> None:
@@ -75,7 +72,7 @@ class Engine:
         channel = self.channels.get(set_id)
         self.channels = {key: each for key, each in self.channels.items() if key != set_id}
         if channel is not None:
-            for request in list(channel.agreement.pending.values()):
+            for request in list(channel.pending.values()):
                 request.finish(_removed(request))
             channel.lane.drain()
             channel.close()
@@ -98,8 +95,53 @@ class Engine:
         Programs that make the same calls in the same order so agree on the names.
         """
         with self.lock:
-            self._counters[kind, set_id] += 1
-            return f"noname.{self._counters[kind, set_id]}"
+            self.counters[kind, set_id] += 1
+            return f"noname.{self.counters[kind, set_id]}"
+
+    def start(
+        self,
+        kind: str,
+        name: str | None,
+        set_id: int,
+        parts: Sequence[Part],
+        op: int = -1,
+        root: int = -1,
+        scales: tuple[float, float] = (1.0, 1.0),
+        device: Device = CPU,
+    ) -> list[Request]:
+        """Start a request for each part, as `submit` does. A single one has the call's own name.
+
+        An interrupt in the middle leaves this rank's numbers ahead of the others', which all ranks
+        must learn.
+        """
+        numbered, requests = name is None, []
+        try:
+            base = self.next_name(kind, set_id) if numbered else name
+            for i, part in enumerate(parts, 1):
+                each = base if len(parts) == 1 else f"{base}_{i}of{len(parts)}"
+                # By position, which takes half the time of keywords.
+                descriptor = Descriptor(
+                    kind, each, op, part.dtype, part.shapes, root, *scales, device.name, numbered
+                )
+                request = Request(descriptor, part.inputs, part.outputs, part.counts, part.payload)
+                request.stream, request.current = device.stream, device.current
+                requests.append(request)
+            self.submit(requests, set_id)
+        except KeyboardInterrupt as error:
+            if set_id in self.channels:
+                self.give_up(Descriptor(kind, name or "without a name"), error)
+            raise
+        return requests
+
+    def call(self, kind: str, name: str | None = None, set_id: int = 0, **part: Any) -> Request:
+        """Make a call that has no tensor, and wait for it.
+
+        `part` are the fields of its only part, such as the `payload` (picklable) of kinds that
+        exchange objects, whose result is every rank's, in rank order.
+        """
+        (request,) = self.start(kind, name, set_id, [Part(**part)])
+        self.wait(request)
+        return request
 
     def submit(self, requests: Sequence[Request], set_id: int = 0) -> None:
         """Start requests; they make progress in `poll` and `wait`.
@@ -112,6 +154,7 @@ class Engine:
             self._run_alone(requests, set_id)
             return
         for request in requests:
+            request.set_id = set_id
             if request.descriptor.op == ADASUM:
                 check_size(channel.group.size, str(request.descriptor))
         self.waits.callers.add(threading.get_ident())
@@ -120,7 +163,7 @@ class Engine:
                 request.event = cuda.ready(request)
         with self.lock:
             self._check_broken()
-            channel.agreement.add(requests)
+            channel.add(requests)
             if self.timeline:
                 for request in requests:
                     self.timeline.negotiate(request)
@@ -133,31 +176,14 @@ class Engine:
                 self.timeline.negotiate(request)
                 self.timeline.agreed([request])
             on_gpu = request.stream is not None
-            with request.inputs[0].device if on_gpu else _nothing, request.stream or _nothing:
+            here = request.inputs[0].device if on_gpu else nullcontext()
+            with here, request.stream or nullcontext():
                 request.result = KINDS[request.descriptor.kind].alone(request)
             request.finish()
             if self.timeline:
                 self.timeline.finished(request)
 
-    def start(
-        self, kind: str, name: str | None, set_id: int, make: Callable[[str, bool], list[Request]]
-    ) -> list[Request]:
-        """Start the requests that `make` makes of the call's name and whether that is a number.
-
-        An interrupt in the middle leaves this rank's numbers ahead of the others', which all ranks
-        must learn.
-        """
-        numbered = name is None
-        try:
-            requests = make(self.next_name(kind, set_id) if numbered else name, numbered)
-            self.submit(requests, set_id)
-        except KeyboardInterrupt as error:
-            if set_id in self.channels:
-                self.give_up(Descriptor(kind, name or "without a name"), error)
-            raise
-        return requests
-
-    def poll(self, request: Request, set_id: int = 0) -> bool:
+    def poll(self, request: Request) -> bool:
         """Move things along without waiting; whether the request is done.
 
         On a GPU, "done" means that the call is in its stream's queue.
@@ -167,14 +193,14 @@ class Engine:
             try:
                 self.progress()
                 if not request.done:
-                    missing = self.channels[set_id].agreement.missing(request)
+                    missing = self.channels[request.set_id].missing(request)
                     self.world.status.check(request.descriptor, missing)
             except BaseException as error:
                 self.give_up(request.descriptor, error)
                 raise
         return request.done
 
-    def wait(self, request: Request, set_id: int = 0) -> None:
+    def wait(self, request: Request) -> None:
         """Wait for a request. Raises its error, on every rank the same.
 
         An interrupt ends the wait on this rank and, with an error, on all others. On a GPU, the
@@ -184,7 +210,7 @@ class Engine:
             if not request.done:
                 self.progress()
             if not request.done:
-                self._wait(request, set_id)
+                self._wait(request)
         except BaseException as error:
             self.give_up(request.descriptor, error)
             raise
@@ -193,40 +219,26 @@ class Engine:
         if request.stream is not None:
             cuda.settle(request)
 
-    def _wait(self, request: Request, set_id: int) -> None:
-        self.waits.begin(request.descriptor, set_id)
+    def _wait(self, request: Request) -> None:
+        self.waits.begin(request.descriptor, request.set_id)
         try:
             while not request.done:
-                channel = self.channels.get(set_id)
+                channel = self.channels.get(request.set_id)
                 if channel is None:
                     raise _removed(request)
-                agreement = channel.agreement
-                agreement.ask_again()
+                channel.has_news = True  # this rank waits now
                 wait_until(
-                    partial(self._advanced, request, agreement, agreement.round),
+                    partial(self._advanced, request, channel, channel.round),
                     channel.group,
                     request.descriptor,
-                    partial(agreement.missing, request),
-                    agreement.titles,
+                    partial(channel.missing, request),
+                    channel.titles,
                     _SPINS,
                 )
         finally:
             self.waits.end()
 
-    def exchange(self, kind: str, name: str | None, payload: Any, set_id: int = 0) -> Request:
-        """Exchange objects (picklable); the result is every rank's, in rank order.
-
-        The kind "survey" goes on after a join(), which counts as None.
-        """
-
-        def make(name: str, numbered: bool) -> list[Request]:
-            return [Request(Descriptor(kind, name, numbered=numbered), payload=payload)]
-
-        (request,) = self.start(kind, name, set_id, make)
-        self.wait(request, set_id)
-        return request
-
-    def _advanced(self, request: Request, agreement: Agreement, seen: int) -> bool:
+    def _advanced(self, request: Request, channel: Channel, seen: int) -> bool:
         """Move things along; whether the request is done, or a join's round is over.
 
         After a join() the others go on for long, which is no stall.
@@ -234,7 +246,7 @@ class Engine:
         if not request.done:
             self.progress()
         joins = request.descriptor.kind == "join"
-        return request.done or (joins and agreement.round != seen)
+        return request.done or (joins and channel.round != seen)
 
     # Progress
 
@@ -246,12 +258,12 @@ class Engine:
                 continue
             requests: list[Request] = []
             try:
-                requests = channel.agreement.advance()
+                requests = channel.advance()
                 if requests:
                     self._run_beside_others(channel, requests)
-                    channel.agreement.finished = channel.agreement.round
+                    channel.finished = channel.round
             except BaseException as error:
-                for request in [*requests, *channel.agreement.pending.values()]:
+                for request in [*requests, *channel.pending.values()]:
                     self.give_up(request.descriptor, error)  # the first one counts
                 if requests and requests[0].stream is not None and isinstance(error, Exception):
                     raise HorovodInternalError(self.broken) from error  # of CUDA, or NCCL
@@ -265,14 +277,14 @@ class Engine:
         Two ranks that are in two groups may begin the groups' collectives in different orders;
         each would wait for the other inside of one, if the other one stood still meanwhile.
         """
-        if not [c for c in self.channels.values() if c is not channel and c.agreement.pending]:
-            self._run(channel, requests)
+        if not any(each.pending for each in self.channels.values() if each is not channel):
+            channel.run(requests)
             return
         over = threading.Event()
         helper = threading.Thread(target=self._help, args=(over,), daemon=True)
         helper.start()
         try:
-            self._run(channel, requests)
+            channel.run(requests)
         except BaseException as error:
             self.give_up(requests[0].descriptor, error)  # the helper may wait for other ranks
             raise
@@ -285,67 +297,16 @@ class Engine:
             while not over.wait(0.0005):
                 self.progress()
 
-    def _run(self, channel: Channel, requests: list[Request]) -> None:
-        collectives, agreement = channel.collectives, channel.agreement
-        if self.timeline:
-            posted_at = channel.group.exchange.posted_at(agreement.round)
-            self.timeline.agreed(requests, posted_at, channel.group.ranks)
-        # What was staged before the agreement counts only if all ranks staged the same.
-        if agreement.at_once and collectives.staged:
-            with self._activity(requests, collectives.name, "ALLREDUCE"):
-                collectives.run_staged(requests)
-        else:
-            for batch in fusion.plan(requests, self.world.settings.fusion_threshold):
-                run = self._run_batch if batch[0].stream is None else self._run_on_gpu
-                run(channel, batch)
-        for request in requests:
-            request.finish()
-            if self.timeline:
-                self.timeline.finished(request)
-
-    def _run_batch(
-        self, channel: Channel, batch: list[Request], collectives: Collectives | None = None
-    ) -> None:
-        agreement = channel.agreement
-        work = Work(
-            channel.group,
-            collectives or channel.collectives,
-            agreement.has_stand_ins,
-            agreement.last_to_join,
-            agreement.recount,
-            self._activity,
-        )
-        KINDS[batch[0].descriptor.kind].run(work, batch)
-
-    def _run_on_gpu(self, channel: Channel, batch: list[Request]) -> None:
-        """Run calls on a GPU's arrays, watched from the first one on: they wait in foreign code."""
-        if not self._watched:
-            self._watched = True
+    def watch_gpu(self) -> None:
+        """From now on calls run on a GPU, and wait there in foreign code."""
+        if not self._watches_gpu:
+            self._watches_gpu = True
             watchdog.watch(self)
-        channel.lane.run(batch, partial(self._run_batch, channel), len(self.channels) > 1)
-
-    def _activity(self, requests: list[Request], *words: str) -> AbstractContextManager:
-        """Shows in the timeline, if there is one, that a part of the work is going on."""
-        return self.timeline.activity(requests, *words) if self.timeline else _nothing
-
-    def _recount(self, group: Group) -> None:
-        """Make all ranks of a group count their unnamed calls from the same numbers."""
-        own = {key: n for key, n in self._counters.items() if key[1] == group.set_id}
-        for counters in group.allgather_object(own):
-            self._counters |= counters  # the larger number of each
 
     def _progress_of_groups(self) -> Mapping[int, tuple[int, int]]:
-        agreements = {set_id: channel.agreement for set_id, channel in self.channels.items()}
-        return {set_id: (each.round, each.finished) for set_id, each in agreements.items()}
+        return {set_id: (each.round, each.finished) for set_id, each in self.channels.items()}
 
     # Trouble
-
-    def _fail(self, request: Request, message: str) -> None:
-        """A call ends with the same error on all ranks."""
-        request.finish(HorovodInternalError(message))
-        if self.timeline:
-            self.timeline.agreed([request])
-            self.timeline.finished(request)
 
     def _check_broken(self) -> None:
         if self.broken is not None:

@@ -6,6 +6,7 @@ valid JSON after every write. A thread writes it, so that training does not wait
 Format: "Trace Event Format", Google, 2016.
 """
 
+import atexit
 import json
 import os
 import queue
@@ -42,6 +43,7 @@ class Timeline:
         self.active = True
         self._thread = threading.Thread(target=self._write_all, name="timeline", daemon=True)
         self._thread.start()
+        atexit.register(self.stop)
 
     def stop(self) -> None:
         """Write what is left and close the file."""
@@ -49,6 +51,7 @@ class Timeline:
             self._events.put(None)
             self._thread.join(10)
             self.active = False
+            atexit.unregister(self.stop)
 
     # Events, in the order of a request's life
 

@@ -47,7 +47,7 @@ def _look(engine: "Engine") -> None:
     status = engine.world.status
     for set_id, channel in engine.channels.items():
         if channel.lane.nccl is not None:
-            done = channel.agreement.finished
+            done = channel.finished
             ranks = channel.group.ranks
             late = [rank for rank in ranks if status.progress(rank, set_id).finished < done]
             status.check("a call on the GPU", late)

@@ -1,16 +1,98 @@
-"""All gradients of a step, reduced over the ranks in as few calls as there are buckets."""
+"""All gradients of a step, reduced over the ranks in as few calls as there are buckets.
+
+A bucket is a flat buffer for gradients of one dtype. On one host it lies in shared memory, so that
+a reduction moves nothing but the buffer.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
+from typing import NamedTuple
+
+import numpy as np
 
 from hvdlite.basics import engine, is_initialized, process_set_number
 from hvdlite.engine.engine import Engine
 from hvdlite.exceptions import HorovodInternalError
-from hvdlite.gradients.buckets import Bucket, Gradient, by_dtype
+from hvdlite.gpu.cuda import CPU
 from hvdlite.gradients.options import GradientOptions
-from hvdlite.request import AVERAGE, Request, digest
+from hvdlite.memory.shared_memory import Segment
+from hvdlite.request import AVERAGE, Descriptor, Request, digest, dtype_name
 
 NONE, DENSE = 0, 1  # presence: this rank has no gradient, which counts as zeros, or has one
+_ALIGN = 16  # elements; each gradient begins on a cache line
+
+
+class Gradient(NamedTuple):
+    """What is to be known of a gradient before it is there."""
+
+    name: str  # for messages and the timeline; may differ between ranks
+    shape: tuple[int, ...]
+    dtype: np.dtype  # that it is sent as
+    device: str = CPU.name
+
+    @property
+    def form(self) -> str:
+        """What must be the same on all ranks, as a message shows it."""
+        return f"{dtype_name(self.dtype)} of shape {self.shape}"
+
+
+class Bucket:
+    """A flat buffer for some gradients of a list, which are of one dtype and on one device.
+
+    Behind the gradients stands a number for each of them, its presence, which is reduced with
+    them. So all ranks know afterwards what there was of it on any of them.
+    """
+
+    def __init__(self, gradients: Sequence[Gradient], members: Sequence[int]):
+        self.members = list(members)  # positions in the list of all gradients
+        self._gradients = [gradients[i] for i in members]
+        self.dtype, self.device = self._gradients[0].dtype, self._gradients[0].device
+        self._sizes = [int(np.prod(each.shape, dtype=np.int64)) for each in self._gradients]
+        padded = (-(-size // _ALIGN) * _ALIGN for size in self._sizes)
+        *self.starts, self._presence_start = accumulate(padded, initial=0)
+        self.count = self._presence_start + len(self.members)
+        self._rows: Sequence[np.ndarray] | None = None
+
+    def place(self, segment: Segment | None) -> None:
+        """Put the buffer into this rank's row of shared memory, or into its own memory."""
+        if segment is None:
+            self.use(np.zeros(self.count, dtype=self.dtype))
+        else:
+            self._rows = [row.view(self.dtype) for row in segment.rows]
+            self.use(self._rows[segment.index])
+
+    def use(self, flat: np.ndarray) -> None:
+        """Take an array of `count` elements for the buffer."""
+        self.flat = flat
+        self.presence = flat[self._presence_start :]
+
+    def piece(self, k: int) -> np.ndarray:
+        """The k-th gradient of the bucket as an array of its shape, a view of the buffer."""
+        start = self.starts[k]
+        return self.flat[start : start + self._sizes[k]].reshape(self._gradients[k].shape)
+
+    def request(self, name: str, op: int, scales: tuple[float, float], traced: bool) -> Request:
+        """The allreduce of the whole buffer; `traced` if a timeline is to show its gradients."""
+        dtype, shapes = dtype_name(self.dtype), ((self.count,),)
+        descriptor = Descriptor(
+            "allreduce", name, op, dtype, shapes, -1, *scales, self.device, packed=True
+        )
+        members = [f"allreduce.{each.name}" for each in self._gradients] if traced else ()
+        arrays = (self.flat,)
+        return Request(descriptor, arrays, arrays, shared_rows=self._rows, members=members)
+
+    def allocation(self, name: str) -> Request:
+        """The request for the buffer's memory."""
+        nbytes = self.count * self.dtype.itemsize
+        return Request(Descriptor("allocate", name, shapes=((nbytes,), (dtype_name(self.dtype),))))
+
+
+def by_dtype(gradients: Sequence[Gradient], positions: Sequence[int]) -> list[list[int]]:
+    """Those of the gradients at these positions that can share a bucket."""
+    alike: dict[tuple, list[int]] = {}
+    for i in positions:
+        alike.setdefault((gradients[i].dtype, gradients[i].device), []).append(i)
+    return list(alike.values())
 
 
 def running_engine() -> Engine | None:
@@ -72,15 +154,14 @@ class GradientReducer:
         told = self._told("layout", (number, sorted(sparse)))
         if len({theirs for theirs, _ in told.values()}) > 1:
             self._tell_what_differs()
-        self.sparse = {i for _, positions in told.values() for i in positions}
-        dense = range(len(gradients))
         if not self.options.sparse_as_dense:
-            dense = [i for i in dense if i not in self.sparse]
-        self.buckets = list(self.make_buckets(gradients, list(dense)))
+            self.sparse = {i for _, positions in told.values() for i in positions}
+        dense = [i for i in range(len(gradients)) if i not in self.sparse]
+        self.buckets = list(self.make_buckets(gradients, dense))
         requests = [bucket.allocation(self._name_of(bucket)) for bucket in self.buckets]
         self._engine.submit(requests, self._set_id)
         for bucket, request in zip(self.buckets, requests, strict=True):
-            self._engine.wait(request, self._set_id)
+            self._engine.wait(request)
             bucket.place(request.result)
         self._laid_out = True
 
@@ -92,7 +173,7 @@ class GradientReducer:
 
     def _told(self, title: str, item: object) -> dict[int, object]:
         """What each rank has to tell; those that have joined have nothing."""
-        survey = self._engine.exchange("survey", f"{self.name}.{title}", item, self._set_id)
+        survey = self._engine.call("survey", f"{self.name}.{title}", self._set_id, payload=item)
         ranks = zip(self.options.process_set.ranks, survey.result, strict=True)
         return {rank: item for rank, item in ranks if item is not None}
 
@@ -113,10 +194,6 @@ class GradientReducer:
     def _name_of(self, bucket: Bucket) -> str:
         return f"{self.name}.{self.buckets.index(bucket)}"
 
-    def waiting(self) -> list[Bucket]:
-        """The buckets that have not been started in this step."""
-        return [bucket for bucket in self.buckets if bucket not in self._under_way]
-
     def start(self, bucket: Bucket) -> None:
         """Begin to reduce a bucket that has been filled."""
         op, scales = self.options.op, self.options.scales
@@ -135,7 +212,7 @@ class GradientReducer:
         errors = []
         for request in self._under_way.values():
             try:
-                self._engine.wait(request, self._set_id)
+                self._engine.wait(request)
             except HorovodInternalError as error:
                 errors.append(error)
         self._under_way.clear()
@@ -144,9 +221,10 @@ class GradientReducer:
 
     def reduce(self, fill: Callable[[Bucket], None]) -> None:
         """Fill and reduce all buckets that are not under way yet, and wait for all."""
-        for bucket in self.waiting():
-            fill(bucket)
-            self.start(bucket)
+        for bucket in self.buckets:
+            if bucket not in self._under_way:
+                fill(bucket)
+                self.start(bucket)
         self.wait()
 
     def became_sparse(self, reduced: float) -> bool:

@@ -38,7 +38,7 @@ class TorchSync:
     passes = 1
 
     def __init__(self, options: GradientOptions):
-        from hvdlite.torch.reducer import TensorReducer
+        from hvdlite.torch.gradients import TensorReducer
 
         self.options, self._reducer = options, TensorReducer(options)
 

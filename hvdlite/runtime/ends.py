@@ -15,9 +15,9 @@ import sys
 from types import ModuleType, TracebackType
 
 from hvdlite.runtime import launchers
-from hvdlite.runtime.world import Job, World, ranks_gone
+from hvdlite.runtime.world import Job, World
 from hvdlite.waiting import status
-from hvdlite.waiting.patience import Patience
+from hvdlite.waiting.wait import Patience
 
 _GRACE = 3.0  # seconds for the other ranks to learn of a failure and to report it themselves
 _said: list[object] = []  # by the SystemExit that has ended the program: its code
@@ -115,12 +115,12 @@ def _exit_code() -> int:
 
 def _end_job(world: World, code: int, text: str) -> None:
     """End the job with this code, unless this rank ends only because another one has."""
-    first = not ranks_gone(world)
+    first = not world.status.gone()
     world.status.write(status.GONE, text)
     _report(world, code)
     patience, waits = Patience(), True
     with contextlib.suppress(KeyboardInterrupt):
-        while waits and len(ranks_gone(world)) < world.size - 1:
+        while waits and len(world.status.gone()) < world.size - 1:
             waits = patience.pause() < _GRACE
         if not first and waits:
             return  # all others have ended
@@ -160,7 +160,7 @@ def _leave(world: World | None) -> None:
     from mpi4py import MPI
 
     patience = Patience()
-    while world is not None and len(ranks_gone(world)) < world.size - 1:
+    while world is not None and len(world.status.gone()) < world.size - 1:
         patience.pause()
     # mpi4py ends MPI by itself where the user's program has started it.
     if mpi4py.rc.finalize is False and not MPI.Is_finalized():

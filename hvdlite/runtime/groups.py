@@ -2,6 +2,8 @@
 
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +12,7 @@ from hvdlite.memory import shared_memory
 from hvdlite.memory.slices import slices_of
 from hvdlite.runtime.world import World
 from hvdlite.waiting import exchange
-from hvdlite.waiting.exchange import UnderWay
-from hvdlite.waiting.stall import wait_until
+from hvdlite.waiting.wait import wait_until
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -19,6 +20,18 @@ if TYPE_CHECKING:
 _TESTS = 1000
 # MPI counts are C ints, and some libraries are slow or wrong near their limit.
 LARGEST_COUNT = 1 << 30
+
+
+@dataclass(slots=True)
+class UnderWay:
+    """A call of MPI and what it reads and writes, which must outlive an interrupt.
+
+    Made before the call: an interrupt that comes while MPI begins is raised right after it, when
+    nobody has the request yet. Without one it counts as never finished.
+    """
+
+    buffers: tuple
+    request: "MPI.Request | None" = None
 
 
 class Group:
@@ -61,13 +74,6 @@ class Group:
         limit = self.world.settings.shared_memory_limit
         return shared_memory.allocate(self.comm, row_bytes, limit, self.allgather_object)
 
-    def wait_until(self, ready: Callable[[], bool], what: str) -> None:
-        """Wait, inside a collective that all ranks have begun; can be interrupted.
-
-        Raises HorovodInternalError when a rank has given up, or has left without its part in it.
-        """
-        wait_until(ready, self, what, self._behind)
-
     def _behind(self) -> list[int]:
         """The ranks that have not, as far as one knows, come through what this one is amid."""
         status, world_rank = self.world.status, self.world.rank
@@ -79,10 +85,14 @@ class Group:
         ]
 
     def sync(self, what: str = "a collective") -> None:
-        """Wait until all ranks of a shared group are here."""
+        """Wait, interruptibly, until all ranks of a shared group are here.
+
+        This and `wait_all` are for collectives that all ranks have begun. They raise
+        HorovodInternalError when a rank has given up, or has left without its part in it.
+        """
         number = self.exchange.signal()
         if not self.exchange.signalled(number):
-            self.wait_until(lambda: self.exchange.signalled(number), what)
+            wait_until(lambda: self.exchange.signalled(number), self, what, self._behind)
 
     def begin(self, call: Callable[..., "MPI.Request"], *buffers: Any, **more: Any):
         """Start an MPI call. Its buffers outlive an interrupt, as MPI may still write to them."""
@@ -95,8 +105,8 @@ class Group:
         """Wait, interruptibly, for all MPI calls that have begun."""
         for request in requests:
             if not request.Test():
-                # A test moves one fragment over TCP, and a long wait sleeps between two looks.
-                self.wait_until(lambda r=request: any(r.Test() for _ in range(_TESTS)), what)
+                done = partial(_is_over, request)
+                wait_until(done, self, what, self._behind)
         self.under_way.clear()
 
     def allgather_numbers(self, numbers: np.ndarray) -> np.ndarray:
@@ -143,7 +153,12 @@ class Group:
     def close(self) -> None:
         """Give back the communicators once all ranks have met again; not a collective."""
         for group in self.with_parts():
-            give_back(group.comm, [*group.under_way, *group.exchange.under_way()])
+            give_back(group.comm, group.under_way)
+
+
+def _is_over(request: "MPI.Request") -> bool:
+    # A test moves one fragment over TCP, and a long wait sleeps between two looks.
+    return any(request.Test() for _ in range(_TESTS))
 
 
 def in_pieces(array: np.ndarray) -> list[np.ndarray]:
@@ -171,7 +186,7 @@ def tidy_up() -> None:
     waiting = _given_back[:]
     _given_back.clear()
     for comm, calls in waiting:
-        if all(call.is_over() for call in calls):
+        if all(call.request is not None and call.request.Test() for call in calls):
             comm.Free()
         else:
             _given_back.append((comm, calls))

@@ -12,8 +12,8 @@ from hvdlite.memory import shared_memory
 from hvdlite.runtime.launchers import launchers_of_many
 from hvdlite.runtime.settings import Settings
 from hvdlite.waiting import status
-from hvdlite.waiting.patience import Patience, cores
 from hvdlite.waiting.signals import undisturbed
+from hvdlite.waiting.wait import Patience, cores
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -154,7 +154,7 @@ def _wait_for_ranks(request: "MPI.Request") -> None:
     patience, warned = Patience(), 0.0
     while not request.Test():
         waited = patience.pause()
-        if Job.last is not None and waited > warned + 1 and (gone := ranks_gone(Job.last)):
+        if Job.last is not None and waited > warned + 1 and (gone := Job.last.status.gone()):
             Job.last.status.blame(gone[0])
             raise HorovodInternalError(
                 f"init() can't find the other ranks again: {len(gone)} of {Job.last.size} ranks "
@@ -228,10 +228,3 @@ def _set_up(settings: Settings, base: "MPI.Intracomm") -> World:
     segment = shared_memory.allocate(host_comm, status.ROW_BYTES)
     host_comm.Free()
     return World(settings, base.rank, hosts, base.Dup(), segment, base.Dup(), name)
-
-
-def ranks_gone(world: World) -> list[int]:
-    """The other ranks that have come to the end of their program, the first of them first."""
-    notes = {rank: world.status.read(rank) for rank in range(world.size) if rank != world.rank}
-    gone = [rank for rank, note in notes.items() if note.state == status.GONE]
-    return sorted(gone, key=lambda rank: notes[rank].since)

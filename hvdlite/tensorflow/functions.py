@@ -7,7 +7,6 @@ import numpy as np
 import tensorflow as tf
 
 from hvdlite import calls, objects
-from hvdlite.basics import process_set_number
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.tensorflow import gpu
 from hvdlite.tensorflow.graph import as_tensorflow, call, name_of
@@ -26,7 +25,6 @@ def broadcast_variables(
     `inplace` is accepted for compatibility.
     """
     variables = list(variables)
-    as_tensorflow(process_set_number, process_set)
     as_tensorflow(calls.check_root, root_rank, process_set)
     name = name_of("broadcast_variables", None)
 

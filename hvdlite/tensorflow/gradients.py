@@ -16,9 +16,8 @@ import tensorflow as tf
 from hvdlite import calls
 from hvdlite.collectives.reduction import BFLOAT16
 from hvdlite.exceptions import HorovodInternalError
-from hvdlite.gradients.buckets import Bucket, Gradient
 from hvdlite.gradients.options import GradientOptions
-from hvdlite.gradients.reducer import DENSE, GradientReducer
+from hvdlite.gradients.reducer import DENSE, Bucket, Gradient, GradientReducer
 from hvdlite.request import ADASUM, digest, dtype_name
 from hvdlite.tensorflow import gpu, xla
 from hvdlite.tensorflow.graph import call, name_of

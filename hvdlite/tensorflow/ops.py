@@ -1,7 +1,7 @@
 """The collectives on TensorFlow's tensors: in eager code, in a tf.function, in a graph of v1.
 
 Gradients flow through all of them. As in Horovod, the loss is understood as the mean over ranks
-of each rank's own loss; see `hvdlite.torch.autograd`.
+of each rank's own loss; see `hvdlite.torch.allreduce_ops`.
 """
 
 import functools
@@ -230,7 +230,6 @@ def broadcast(
 
     Raises ValueError if `root_rank` is not a rank of the process set.
     """
-    as_tensorflow(process_set_number, process_set)
     as_tensorflow(calls.check_root, root_rank, process_set)
     name = name_of("broadcast", name)
     is_root = basics.rank() == root_rank

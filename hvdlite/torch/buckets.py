@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from hvdlite.gradients.buckets import Bucket, Gradient
-from hvdlite.gradients.reducer import DENSE, NONE, GradientReducer
+from hvdlite.gradients.reducer import DENSE, NONE, Bucket, Gradient, GradientReducer
 from hvdlite.torch.tensors import from_array
 
 

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from hvdlite.gpu import cuda
-from hvdlite.gradients.buckets import Bucket, Gradient, by_dtype
-from hvdlite.gradients.reducer import DENSE
+from hvdlite.gradients.reducer import DENSE, Bucket, Gradient, by_dtype
 from hvdlite.memory.shared_memory import Segment
 from hvdlite.request import Descriptor, Request
 from hvdlite.torch.buckets import TensorBucket, presence_of, stride_of

@@ -3,6 +3,7 @@
 import operator
 import warnings
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,13 +13,75 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from hvdlite.engine.engine import Engine
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.gradients.options import GradientOptions
-from hvdlite.gradients.reducer import running_engine
+from hvdlite.gradients.reducer import Bucket, Gradient, GradientReducer, running_engine
 from hvdlite.request import AVERAGE
 from hvdlite.torch.buckets import TensorBucket
+from hvdlite.torch.gpu_buckets import make_buckets, wire_dtype
 from hvdlite.torch.opaque import opaque
-from hvdlite.torch.reducer import TensorReducer
 from hvdlite.torch.sparse import gather_sparse
+from hvdlite.torch.tensors import current_stream, numpy_dtype
 from hvdlite.torch.uses import Uses
+
+
+class TensorReducer(GradientReducer):
+    """A GradientReducer, which knows arrays only, for the gradients of tensors."""
+
+    def __init__(self, options: GradientOptions):
+        super().__init__(options)
+        self.tensors: list[torch.Tensor] = []  # whose gradients are laid out
+        self._forms: list[tuple] = []
+
+    def lay_out_for(
+        self, tensors: Sequence[torch.Tensor], names: Sequence[str], sparse: Sequence[int] = ()
+    ) -> None:
+        """`lay_out` for the gradients of these tensors."""
+        self.tensors, dtype = list(tensors), self.options.wire_dtype
+        gradients = [
+            Gradient(
+                name,
+                tuple(tensor.shape),
+                numpy_dtype(wire_dtype(tensor, dtype)),
+                current_stream(tensor.device).name,
+            )
+            for name, tensor in zip(names, tensors, strict=True)
+        ]
+        self.lay_out(gradients, sparse)
+
+    def make_buckets(
+        self, gradients: Sequence[Gradient], positions: Sequence[int]
+    ) -> Sequence[Bucket]:
+        return make_buckets(gradients, positions, self.tensors, self.options.wire_dtype)
+
+    def reduced(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """What becomes of all gradients that are laid out; the sparse ones stay as they are."""
+        results = list(gradients)
+
+        def given(bucket: TensorBucket) -> list[torch.Tensor | None]:
+            return [gradients[i] for i in bucket.members]
+
+        self.reduce(lambda bucket: bucket.fill(given(bucket), self.sparse_presence))
+        for bucket in self.buckets:
+            for i, each in zip(bucket.members, bucket.reduced(given(bucket), self), strict=True):
+                results[i] = each
+        return results
+
+    def reduce_list(
+        self, gradients: Sequence[torch.Tensor], names: Sequence[str]
+    ) -> list[torch.Tensor]:
+        """The reduced gradients, which stay valid until the next call.
+
+        Through a Compressor of the user's own each of them passes on its way there and back.
+        """
+        compression, contexts = self.options.compression, []
+        if self.options.own_compressor:
+            gradients, contexts = zip(*map(compression.compress, gradients), strict=True)
+        forms = [(each.shape, each.dtype, each.device) for each in gradients]
+        if not self.is_current or forms != self._forms:
+            self._forms = forms
+            # Tensors like these, without their memory.
+            self.lay_out_for([each.new_empty(()).expand(each.shape) for each in gradients], names)
+        results = self.reduced(gradients)
+        return list(map(compression.decompress, results, contexts)) if contexts else results
 
 
 class GradientSync:
@@ -112,7 +175,8 @@ class GradientSync:
             if bucket.is_early:
                 passes = self.backward_passes_per_step
                 if all(self._passes.get(id(other)) == passes for other in bucket.tensors):
-                    self._fill(bucket)
+                    grads = [other.grad for other in bucket.tensors]
+                    bucket.fill(grads, self.reducer.sparse_presence)
                     self.reducer.start(bucket)
             elif bucket.puts_at_once and bucket.holds(k):  # a mere copy could become outdated
                 param.grad = bucket.put(k, param.grad)
@@ -171,16 +235,13 @@ class GradientSync:
         same = len(params) == len(known) and all(map(operator.is_, params, known))
         if not same or not self.reducer.is_current:
             self._lay_out(params)
-        self.reducer.reduce(self._fill)
         became_sparse = False
-        for bucket in self.reducer.buckets:
-            grads = [param.grad for param in bucket.tensors]
-            reduced = bucket.reduced(grads, self.reducer)
-            for param, grad in zip(bucket.tensors, reduced, strict=True):
-                param.grad = grad
+        for i, grad in enumerate(self.reducer.reduced([param.grad for param in params])):
+            if i in self.reducer.sparse:
+                self._reduce_sparse(params[i])
+            else:
+                params[i].grad = grad
                 became_sparse |= grad is not None and grad.is_sparse
-        for i in sorted(self.reducer.sparse):
-            self._reduce_sparse(params[i])
         if became_sparse and not self.options.sparse_as_dense:
             self.reducer.tensors = []  # on all ranks: the next step lays out anew
 
@@ -190,19 +251,17 @@ class GradientSync:
         for key in [key for key in self._hooks if key not in present]:
             self._hooks.pop(key)[1].remove()
         self._add_hooks()  # for parameters that were frozen or not there before
-        names = [self.names.get(param, f"noname.{i}") for i, param in enumerate(params)]
-        sparse = [
-            i for i, param in enumerate(params) if param.grad is not None and param.grad.is_sparse
-        ]
-        self.reducer.lay_out_for(params, names, sparse)
+        grads = [param.grad for param in params]
+        sparse = [i for i, grad in enumerate(grads) if grad is not None and grad.is_sparse]
+        self.reducer.lay_out_for(params, self._titles(params), sparse)
         self._bucket_of = {
             id(param): (bucket, k)
             for bucket in self.reducer.buckets
             for k, param in enumerate(bucket.tensors)
         }
 
-    def _fill(self, bucket: TensorBucket) -> None:
-        bucket.fill([param.grad for param in bucket.tensors], self.reducer.sparse_presence)
+    def _titles(self, params: list[torch.Tensor]) -> list[str]:
+        return [self.names.get(param, f"noname.{i}") for i, param in enumerate(params)]
 
     def _reduce_sparse(self, param: torch.Tensor) -> None:
         name = f"{self.reducer.name}.{self.names.get(param, 'noname')}"
@@ -213,8 +272,7 @@ class GradientSync:
         """With a Compressor of the user's own each gradient passes through its two functions."""
         self._add_hooks()
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
-        names = [self.names.get(param, f"noname.{i}") for i, param in enumerate(params)]
-        reduced = self.reducer.reduce_list(grads, names)
+        reduced = self.reducer.reduce_list(grads, self._titles(params))
         for param, grad, each in zip(params, grads, reduced, strict=True):
             param.grad = grad.copy_(each)
 

@@ -5,7 +5,6 @@ round ahead of another, so two slots a rank, used in turn, are enough.
 """
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,22 +18,6 @@ if TYPE_CHECKING:
 
 _ROUND, _SIGNALS, _SLOT, _TIME = 0, 1, 2, 4  # 64-bit fields of a row; slots and times are two
 ROW_BYTES = 64
-
-
-@dataclass(slots=True)
-class UnderWay:
-    """A call of MPI and what it reads and writes, which must outlive an interrupt.
-
-    Made before the call: an interrupt that comes while MPI begins is raised right after it, when
-    nobody has the request yet. Without one it counts as never finished.
-    """
-
-    buffers: tuple
-    request: "MPI.Request | None" = None
-
-    def is_over(self) -> bool:
-        """Whether MPI has finished with the buffers."""
-        return self.request is not None and self.request.Test()
 
 
 class SharedExchange:
@@ -89,10 +72,6 @@ class SharedExchange:
         """Whether all ranks have come to that point."""
         return self._reached(_SIGNALS, number)
 
-    def under_way(self) -> list[UnderWay]:
-        """The calls of MPI that are not finished."""
-        return []
-
     def _reached(self, field: int, number: int) -> bool:
         fields = self._fields
         for start in self._others:
@@ -111,21 +90,20 @@ class MessageExchange:
         self._group = group
         self._values = np.zeros(group.size, dtype=np.int64)
         self._mine = np.zeros(1, dtype=np.int64)
-        self._calls: list[UnderWay] = []
+        self._request: MPI.Request | None = None
         self._arrived_at = 0.0
 
     def post(self, number: int, value: int) -> None:
         self._group.world.status.receive()
         self._mine[0] = value
-        call = UnderWay((self._mine, self._values))
-        self._calls = [call]
-        call.request = self._group.comm.Iallgather(*call.buffers)
+        self._request = self._group.begin(self._group.comm.Iallgather, self._mine, self._values)
 
     def arrived(self, number: int) -> bool:
-        if self._calls and self._calls[0].is_over():
-            self._calls = []
+        if self._request is not None and self._request.Test():
+            self._request = None
+            self._group.under_way.clear()  # there was nothing else
             self._arrived_at = time.monotonic()
-        return not self._calls
+        return self._request is None
 
     def equal(self, number: int) -> bool:
         return bool((self._values == self._mine).all())
@@ -141,6 +119,3 @@ class MessageExchange:
 
     def wanted(self, number: int) -> bool:
         return time.monotonic() - self._arrived_at > self.REPEAT_AFTER
-
-    def under_way(self) -> list[UnderWay]:
-        return self._calls

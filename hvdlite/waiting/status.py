@@ -161,6 +161,12 @@ class StatusBoard:
         if all(request.Test() for request in self._sent):
             self._comm.Free()
 
+    def gone(self) -> list[int]:
+        """The other ranks that have come to the end of their program, the first of them first."""
+        others = {rank: self.read(rank) for rank in self._notes if rank != self._world.rank}
+        gone = [rank for rank, note in others.items() if note.state == GONE]
+        return sorted(gone, key=lambda rank: others[rank].since)
+
     def broken_by(self) -> tuple[int, Note] | None:
         """The rank that gave up a wait, and its note, if there is one."""
         notes = ((rank, self.read(rank)) for rank in self._notes)

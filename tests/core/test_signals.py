@@ -43,7 +43,7 @@ def test_all_waits_end_while_the_main_thread_is_in_foreign_code():
     said = _run("""
 import ctypes, os, signal, threading, time
 from hvdlite.waiting import signals
-from hvdlite.waiting.patience import Patience
+from hvdlite.waiting.wait import Patience
 
 signals.watch()
 ended = []
@@ -79,7 +79,7 @@ def test_a_signal_that_the_main_thread_has_handled_ends_no_later_wait():
     said = _run("""
 import ctypes, os, signal, sys, threading, time
 from hvdlite.waiting import signals
-from hvdlite.waiting.patience import Patience
+from hvdlite.waiting.wait import Patience
 
 def wait():
     begin.wait()

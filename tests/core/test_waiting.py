@@ -91,7 +91,7 @@ def _one_wait_in_another() -> list[str]:
     import arrays as hvd
 
     from hvdlite import testing
-    from hvdlite.waiting.stall import wait_until
+    from hvdlite.waiting.wait import wait_until
 
     hvd.init()
     group, started, notes = testing.collectives().group, time.monotonic(), []
@@ -121,7 +121,7 @@ def _a_wait_that_raises() -> str:
 
     import hvdlite
     from hvdlite import testing
-    from hvdlite.waiting.stall import wait_until
+    from hvdlite.waiting.wait import wait_until
 
     hvdlite.init()
     group = testing.collectives().group

@@ -8,7 +8,7 @@ import os, signal, sys, time
 import hvdlite as hvd
 hvd.init()
 from hvdlite import basics
-def barrier(): basics._meet("barrier", ())
+def barrier(): basics.engine().call("barrier")
 if hvd.rank() == hvd.size() - 1:
     {leave}
 {others}

@@ -1,18 +1,60 @@
-"""Waiting for other ranks, and the stall inspector: who has not come to a collective?"""
+"""How to wait, and the stall inspector: who has not come to a collective?
 
+A wait spins for microseconds, then yields the core, then sleeps longer and longer. In Python code
+it can always be interrupted, an idle rank does not burn a core, and the sleep stays a small part
+of the time already waited, so it costs a few percent of a long wait at most.
+Spin-then-block as in Ousterhout, "Scheduling techniques for concurrent systems", 1982.
+"""
+
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hvdlite.exceptions import HorovodInternalError
-from hvdlite.waiting.patience import Patience
+from hvdlite.waiting import signals
 from hvdlite.waiting.status import ACTIVE, StatusBoard, where_in_users_code
 
 if TYPE_CHECKING:
     from hvdlite.runtime.groups import Group
 
+_SLEEP_AFTER = 0.001  # seconds of yielding before the first sleep
+_LONGEST_SLEEP = 0.005
 NOTE_AFTER = 0.1  # seconds of waiting before this rank writes down what it is doing
 _TITLES_SHOWN = 3
+
+
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+class Patience:
+    """One wait. Call `pause()` between two looks at the thing that is waited for."""
+
+    __slots__ = ("started", "_spins")
+
+    def __init__(self, spins: int = 0):
+        self.started = time.monotonic()
+        self._spins = spins
+
+    def pause(self) -> float:
+        """Wait a moment that fits the time waited so far; returns that time in seconds.
+
+        In another thread than the main one it raises KeyboardInterrupt for `signals.watch`.
+        """
+        if self._spins > 0:
+            self._spins -= 1
+            return 0.0
+        waited = time.monotonic() - self.started
+        if waited < _SLEEP_AFTER:
+            os.sched_yield()
+        else:
+            if signals.is_interrupted() and not signals.in_main_thread():
+                raise KeyboardInterrupt
+            time.sleep(min(waited / 32, _LONGEST_SLEEP))
+        return waited
 
 
 def wait_until(
