@@ -10,6 +10,7 @@
   chooses, without the agreement between the ranks
 """
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from common import COMM, interleaved, size_name, start_torch, table
@@ -19,14 +20,17 @@ import hvdlite.torch as hvd
 from hvdlite import testing
 from hvdlite.collectives.parameter_server import ParameterServerCollectives
 from hvdlite.collectives.ring import RingCollectives
-from hvdlite.torch.buckets import Bucket
+from hvdlite.gradients.reducer import Bucket, Gradient
 from hvdlite.torch.gpu_buckets import make_buckets
 
 
 def one_bucket(nbytes: int) -> Bucket:
     """A gradient bucket of this size, placed where DistributedOptimizer places it."""
     param = torch.nn.Parameter(torch.zeros(nbytes // 4))
-    (bucket,) = make_buckets([param], None, f"benchmark.{nbytes}", 0)
+    gradient = Gradient("benchmark", tuple(param.shape), np.dtype(np.float32))
+    (bucket,) = make_buckets([gradient], [0], [param], None)
+    testing.run(allocation := bucket.allocation(f"benchmark.{nbytes}"))
+    bucket.place(allocation.result)
     return bucket
 
 
@@ -37,7 +41,7 @@ def variants_for(nbytes: int) -> dict:
     ring, server = RingCollectives(group), ParameterServerCollectives(group)
 
     def buffer() -> None:
-        testing.run(bucket.request("bucket", hvd.Sum))
+        testing.run(bucket.request("bucket", hvd.Sum, (1.0, 1.0), traced=False))
 
     return {
         "buffer": buffer,
