@@ -7,9 +7,12 @@ from hvdlite import __all__ as _basics
 from hvdlite.calls import barrier
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.objects import allgather_object, broadcast_object
-from hvdlite.torch.autograd import (
-    allgather, allreduce, allreduce_, alltoall, broadcast, broadcast_, grouped_allgather,
-    grouped_allreduce, grouped_allreduce_, grouped_reducescatter, reducescatter,
+from hvdlite.request import (
+    ADASUM as Adasum, AVERAGE as Average, MAX as Max, MIN as Min, PRODUCT as Product, SUM as Sum,
+)
+from hvdlite.torch.allreduce_ops import (
+    allreduce, allreduce_, allreduce_async, allreduce_async_, grouped_allreduce,
+    grouped_allreduce_, grouped_allreduce_async, grouped_allreduce_async_,
 )
 from hvdlite.torch.compression import Compression
 from hvdlite.torch.cuda_graph import cuda_graph
@@ -17,10 +20,9 @@ from hvdlite.torch.functions import broadcast_optimizer_state, broadcast_paramet
 from hvdlite.torch.handles import poll, synchronize
 from hvdlite.torch.opaque import opaque as _opaque
 from hvdlite.torch.ops import (
-    Adasum, Average, Max, Min, Product, Sum, allgather_async, allreduce_async, allreduce_async_,
-    alltoall_async, broadcast_async, broadcast_async_, grouped_allgather_async,
-    grouped_allreduce_async, grouped_allreduce_async_, grouped_reducescatter_async, join,
-    reducescatter_async,
+    allgather, allgather_async, alltoall, alltoall_async, broadcast, broadcast_, broadcast_async,
+    broadcast_async_, grouped_allgather, grouped_allgather_async, grouped_reducescatter,
+    grouped_reducescatter_async, join, reducescatter, reducescatter_async,
 )
 from hvdlite.torch.optimizer import DistributedOptimizer
 from hvdlite.torch.sparse import sparse_allreduce_async

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hvdlite.request import ADASUM
-from hvdlite.torch.autograd import grouped_allreduce
+from hvdlite.torch.allreduce_ops import grouped_allreduce
 from hvdlite.torch.gradients import GradientSync
 from hvdlite.torch.mixin import DistributedMixin
 from hvdlite.torch.opaque import opaque

@@ -10,7 +10,7 @@ import torch
 from hvdlite.gradients.options import check_passes
 from hvdlite.gradients.wrapping import plain_class
 from hvdlite.request import AVERAGE
-from hvdlite.torch.autograd import allreduce_
+from hvdlite.torch.allreduce_ops import allreduce_
 from hvdlite.torch.gradients import GradientSync
 from hvdlite.torch.opaque import opaque
 

@@ -1,149 +1,27 @@
-"""The asynchronous collectives on tensors. Each returns a handle."""
+"""The collectives that move tensors: broadcast, allgather, alltoall and reducescatter; and join.
+
+Those whose names end in `_async` return a handle. Gradients flow through the others; see
+`allreduce_ops`.
+"""
 
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Any
 
 import torch
 
 from hvdlite import calls
-from hvdlite.calls import operation
-from hvdlite.exceptions import HorovodInternalError
-from hvdlite.gpu.cuda import CPU, Device
+from hvdlite.basics import rank
+from hvdlite.compression import compressed
 from hvdlite.process_sets import ProcessSet, global_process_set
-from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM
+from hvdlite.request import AVERAGE, SUM
+from hvdlite.torch.allreduce_ops import differentiable, first, reduced
+from hvdlite.torch.compression import Compression, Compressor
 from hvdlite.torch.handles import start
-from hvdlite.torch.tensors import Place, current_stream, from_array, numpy_dtype
-
-first = itemgetter(0)  # makes the result of a call for a list of one tensor that tensor
-Average, Sum, Adasum, Min, Max, Product = AVERAGE, SUM, ADASUM, MIN, MAX, PRODUCT
+from hvdlite.torch.tensors import check_tensor, from_array, places
 
 
-def check_tensor(tensor: Any, kind: str) -> None:
-    """Raise TypeError for what is no tensor, ValueError for one that can't be sent."""
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{kind} takes a torch.Tensor, not {type(tensor).__name__}: {tensor!r:.60}")
-    if tensor.layout is not torch.strided:
-        raise ValueError(f"{kind} takes a dense tensor; this one is {tensor.layout}")
-    if tensor.is_meta:
-        raise ValueError(f"{kind} takes a tensor with data; this one is on the meta device")
-    numpy_dtype(tensor.dtype)
-
-
-def _places(tensors: Sequence[torch.Tensor], kind: str) -> tuple[list[Place], Device]:
-    """The tensors' places in memory, and the device that they are on."""
-    for tensor in tensors:
-        check_tensor(tensor, kind)
-    elsewhere = [tensor.device for tensor in tensors if not tensor.is_cpu]
-    if elsewhere and (len(elsewhere) < len(tensors) or len(set(elsewhere)) > 1):
-        raise HorovodInternalError(
-            f"{kind}: the tensors of a group must all be on the CPU, or all on one GPU"
-        )
-    device = current_stream(elsewhere[0]) if elsewhere else CPU
-    return [Place(tensor, device) for tensor in tensors], device
-
-
-def new_like(tensor: Any) -> torch.Tensor:
-    """An uninitialized tensor for the result of an allreduce."""
-    check_tensor(tensor, "allreduce")
-    return torch.empty_like(tensor, requires_grad=False, memory_format=torch.contiguous_format)
-
-
-# Allreduce
-
-
-def allreduce_call(
-    tensors: Sequence[torch.Tensor],
-    outputs: Sequence[torch.Tensor],
-    average: bool | None,
-    name: str | None,
-    op: int | None,
-    *options: Any,
-) -> calls.Call:
-    """Start to reduce `tensors` into `outputs`; the result is the list of these.
-
-    `options` are the factors before and after the reduction, and the process set.
-    """
-    op = operation(average, op)
-    sources, device = _places(tensors, "allreduce")
-    targets = sources if outputs is tensors else _places(outputs, "allreduce")[0]
-    arrays = [place.array for place in sources]
-    into = arrays if targets is sources else [place.array for place in targets]
-    call = calls.allreduce(arrays, into, name, op, *options, device)
-    return call.then(lambda _: [place.give_back() for place in targets])
-
-
-def allreduce_async_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> int:
-    """Start to reduce a tensor in place over all ranks; returns a handle for it.
-
-    Every rank gives the same name, shape and dtype. With op=Average (the default) the result is
-    the sum divided by the number of ranks, for integers rounded toward zero.
-    `prescale_factor` is applied before the reduction and `postscale_factor` after it.
-    """
-    tensors, options = [tensor], (prescale_factor, postscale_factor, process_set)
-    return start(allreduce_call(tensors, tensors, average, name, op, *options).then(first))
-
-
-def grouped_allreduce_async_(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> int:
-    """Start to reduce the tensors of a list in place over all ranks; returns a handle for the list.
-
-    By default each becomes the mean of all ranks' tensors. They travel together, in less time
-    than one by one.
-    """
-    options = (prescale_factor, postscale_factor, process_set)
-    return start(allreduce_call(tensors, tensors, average, name, op, *options))
-
-
-def allreduce_async(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> int:
-    """Start to reduce a tensor over all ranks into a new one; returns a handle for it.
-
-    `synchronize(handle)` gives the result: by default the mean of all ranks' tensors. Every rank
-    gives the same shape and dtype.
-    """
-    output, options = new_like(tensor), (prescale_factor, postscale_factor, process_set)
-    return start(allreduce_call([tensor], [output], average, name, op, *options).then(first))
-
-
-def grouped_allreduce_async(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> int:
-    """Start to reduce the tensors of a list over all ranks into new ones; returns a handle.
-
-    By default the result is the list of the means of all ranks' tensors. They travel together.
-    """
-    outputs = [new_like(tensor) for tensor in tensors]
-    options = (prescale_factor, postscale_factor, process_set)
-    return start(allreduce_call(tensors, outputs, average, name, op, *options))
+def _mean(tensors: Sequence[torch.Tensor], process_set: ProcessSet) -> list[torch.Tensor]:
+    return reduced(tensors, None, AVERAGE, 1.0, 1.0, process_set)
 
 
 # Broadcast
@@ -153,7 +31,7 @@ def broadcast_call(
     tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
 ) -> calls.Call:
     """Start to overwrite a tensor with the root's; the result is the tensor."""
-    (place,), device = _places([tensor], "broadcast")
+    (place,), device = places([tensor], "broadcast")
     call = calls.broadcast(place.array, root_rank, name, process_set, device)
     return call.then(lambda _: place.give_back())
 
@@ -164,7 +42,7 @@ def broadcast_async_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start to overwrite a tensor with that of rank `root_rank`; returns a handle for it.
+    """Start to overwrite a tensor with the root's; returns a handle.
 
     Raises ValueError if `root_rank` is not a rank of the process set.
     """
@@ -177,14 +55,40 @@ def broadcast_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start to fetch the tensor of rank `root_rank` as a new one; returns a handle for it.
-
-    Every rank gives a tensor of the same shape and dtype.
-    Raises ValueError if `root_rank` is not a rank of the process set.
-    """
+    """Like `broadcast_async_`, but the result is a new tensor."""
     check_tensor(tensor, "broadcast")
     output = tensor.detach().clone(memory_format=torch.contiguous_format)
     return broadcast_async_(output, root_rank, name, process_set)
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """The root's tensor, as a new one. Differentiable: only the root gets a gradient."""
+
+    def run(given: torch.Tensor) -> list[torch.Tensor]:
+        check_tensor(given, "broadcast")
+        output = given.detach().clone(memory_format=torch.contiguous_format)
+        return [broadcast_call(output, root_rank, name, process_set).wait()]
+
+    def back(gradient: torch.Tensor) -> list[torch.Tensor]:
+        (mean,) = _mean([gradient], process_set)
+        return [mean if rank() == root_rank else torch.zeros_like(mean)]
+
+    return differentiable(run, back, [tensor])[0]
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Overwrite a tensor with the root's, and return it; see `broadcast_async_`."""
+    return broadcast_call(tensor, root_rank, name, process_set).wait()
 
 
 # Allgather, alltoall, reducescatter: the result has another shape
@@ -194,8 +98,8 @@ def gathering_call(
     collective: Callable[..., calls.Call], tensors: Sequence[torch.Tensor], *options: Any
 ) -> calls.Call:
     """Start a collective whose results become new tensors on the device of the inputs."""
-    places, device = _places(tensors, collective.__name__)
-    call = collective([place.array for place in places], *options, device=device)
+    sources, device = places(tensors, collective.__name__)
+    call = collective([place.array for place in sources], *options, device=device)
 
     def tensors_from(arrays: list) -> list[torch.Tensor]:
         pairs = zip(arrays, tensors, strict=True)
@@ -222,11 +126,37 @@ def grouped_allgather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start to put all ranks' tensors one behind the other, for each tensor of a list.
-
-    The first dimension may differ between ranks. Returns a handle for the list of results.
-    """
+    """`allgather_async` for several tensors at once; returns a handle for the list of results."""
     return start(gathering_call(calls.allgather, tensors, name, process_set))
+
+
+def allgather(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """All ranks' tensors, one behind the other; see `allgather_async`. Differentiable."""
+    return grouped_allgather([tensor], name, process_set)[0]
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """`allgather` for several tensors at once."""
+    rows = [tensor.shape[:1].numel() for tensor in tensors]
+
+    def run(*given: torch.Tensor) -> list[torch.Tensor]:
+        return gathering_call(calls.allgather, given, name, process_set).wait()
+
+    def back(*gradients: torch.Tensor) -> list[torch.Tensor]:
+        of_all = allgather(torch.tensor([rows]), process_set=process_set)
+        before = of_all[: process_set.rank()].sum(0).tolist()
+        pieces = zip(_mean(gradients, process_set), before, rows, strict=True)
+        return [gradient.narrow(0, start, count) for gradient, start, count in pieces]
+
+    return differentiable(run, back, tensors)
 
 
 def alltoall_async(
@@ -247,24 +177,44 @@ def alltoall_async(
 
 def alltoall_call(tensor: torch.Tensor, splits: Any, name: str | None, process_set) -> calls.Call:
     """`alltoall_async` as a call whose result has the numbers of rows in any case."""
-    (place,), device = _places([tensor], "alltoall")
+    (place,), device = places([tensor], "alltoall")
     numbers = splits.tolist() if isinstance(splits, torch.Tensor) else splits
     call = calls.alltoall(place.array, numbers, name, process_set, device)
     return call.then(lambda arrays: tuple(from_array(a).to(tensor.device) for a in arrays))
 
 
+def alltoall(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Send the i-th stretch of rows to rank i; see `alltoall_async`. Differentiable."""
+    rows: list[torch.Tensor] = []  # from each rank
+
+    def run(given: torch.Tensor) -> list[torch.Tensor]:
+        output, received = alltoall_call(given, splits, name, process_set).wait()
+        rows.append(received)
+        return [output]
+
+    def back(gradient: torch.Tensor) -> list[torch.Tensor]:
+        return [alltoall(gradient, rows[0], process_set=process_set)[0]]
+
+    (output,) = differentiable(run, back, [tensor])
+    return output if splits is None else (output, rows[0].to(getattr(splits, "device", "cpu")))
+
+
 def reducescatter_async(
     tensor: torch.Tensor,
     name: str | None = None,
-    op: int = Average,
+    op: int = AVERAGE,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
     """Start to reduce a tensor over all ranks and to leave each with its share of the rows.
 
-    By default it is the mean. Where the rows can't be shared out evenly, the first ranks get one
-    more. Returns a handle.
+    Where the rows can't be shared out evenly, the first ranks get one more. Returns a handle.
     """
     options = (name, op, prescale_factor, postscale_factor, process_set)
     return start(gathering_call(calls.reducescatter, [tensor], *options).then(first))
@@ -273,17 +223,55 @@ def reducescatter_async(
 def grouped_reducescatter_async(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
-    op: int = Average,
+    op: int = AVERAGE,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Start to reduce the tensors of a list over all ranks, and keep this rank's share of rows.
-
-    By default it is the mean. Returns a handle for the list of results.
-    """
+    """`reducescatter_async` for several tensors; returns a handle for the list of results."""
     options = (name, op, prescale_factor, postscale_factor, process_set)
     return start(gathering_call(calls.reducescatter, tensors, *options))
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = AVERAGE,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """This rank's share of the rows of the reduced tensor; see `reducescatter_async`.
+
+    Differentiable.
+    """
+    scales = (prescale_factor, postscale_factor)
+    return grouped_reducescatter([tensor], name, compression, op, process_set, *scales)[0]
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = AVERAGE,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """`reducescatter` for several tensors at once."""
+    options = (op, prescale_factor, postscale_factor, process_set)
+
+    def run(*given: torch.Tensor) -> list[torch.Tensor]:
+        return gathering_call(calls.reducescatter, given, name, *options).wait()
+
+    def back(*gradients: torch.Tensor) -> list[torch.Tensor]:
+        factor = prescale_factor * postscale_factor * (process_set.size() if op == SUM else 1)
+        if factor != 1.0:
+            gradients = [gradient * factor for gradient in gradients]
+        return grouped_allgather(gradients, process_set=process_set)
+
+    return compressed(lambda given: differentiable(run, back, given), tensors, compression)
 
 
 def join(device: int = -1) -> int:

@@ -6,8 +6,8 @@ import torch
 
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import AVERAGE, SUM
-from hvdlite.torch import ops
 from hvdlite.torch.handles import synchronize
+from hvdlite.torch.ops import allgather_async
 
 
 def sparse_allreduce_async(
@@ -24,8 +24,8 @@ def sparse_allreduce_async(
             "sparse_allreduce_async takes a sparse (COO) tensor; for others: allreduce"
         )
     tensor = tensor.coalesce()
-    indices = ops.allgather_async(tensor.indices().t().contiguous(), f"{name}.indices", process_set)
-    values = ops.allgather_async(tensor.values(), f"{name}.values", process_set)
+    indices = allgather_async(tensor.indices().t().contiguous(), f"{name}.indices", process_set)
+    values = allgather_async(tensor.values(), f"{name}.values", process_set)
 
     def result() -> torch.Tensor:
         rows = synchronize(indices).t()

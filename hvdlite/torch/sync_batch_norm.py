@@ -4,12 +4,12 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hvdlite.basics import size
-from hvdlite.torch import ops
-from hvdlite.torch.autograd import grouped_allreduce
+from hvdlite.request import SUM
+from hvdlite.torch.allreduce_ops import grouped_allreduce
 
 
 def _sum_over_ranks(parts: list[torch.Tensor], name: str) -> list[torch.Tensor]:
-    return grouped_allreduce(parts, name=f"sync_batch_norm.{name}", op=ops.Sum)
+    return grouped_allreduce(parts, name=f"sync_batch_norm.{name}", op=SUM)
 
 
 class SyncBatchNorm(_BatchNorm):

@@ -1,12 +1,14 @@
 """Torch tensors as the arrays that the engine moves, without a copy where possible."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import torch
 
+from hvdlite.exceptions import HorovodInternalError
 from hvdlite.gpu import cuda
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -98,3 +100,27 @@ class Place:
         if self._copy is not None:
             self.tensor.detach().copy_(self._copy)
         return self.tensor
+
+
+def check_tensor(tensor: Any, kind: str) -> None:
+    """Raise TypeError for what is no tensor, ValueError for one that can't be sent."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{kind} takes a torch.Tensor, not {type(tensor).__name__}: {tensor!r:.60}")
+    if tensor.layout is not torch.strided:
+        raise ValueError(f"{kind} takes a dense tensor; this one is {tensor.layout}")
+    if tensor.is_meta:
+        raise ValueError(f"{kind} takes a tensor with data; this one is on the meta device")
+    numpy_dtype(tensor.dtype)
+
+
+def places(tensors: Sequence[torch.Tensor], kind: str) -> tuple[list[Place], cuda.Device]:
+    """The tensors' places in memory, and the device that they are on."""
+    for tensor in tensors:
+        check_tensor(tensor, kind)
+    elsewhere = [tensor.device for tensor in tensors if not tensor.is_cpu]
+    if elsewhere and (len(elsewhere) < len(tensors) or len(set(elsewhere)) > 1):
+        raise HorovodInternalError(
+            f"{kind}: the tensors of a group must all be on the CPU, or all on one GPU"
+        )
+    device = current_stream(elsewhere[0]) if elsewhere else cuda.CPU
+    return [Place(tensor, device) for tensor in tensors], device

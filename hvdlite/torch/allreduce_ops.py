@@ -1,0 +1,204 @@
+"""Allreduce of tensors: started with a handle for it, or waited for; of one tensor or of several.
+
+Gradients flow through the blocking calls. The gradient of a collective is a collective. As in
+Horovod (since 0.21) the loss is understood as the mean over ranks of each rank's own loss: what
+flows back through an allgather or a broadcast is averaged, and through an allreduce it is reduced
+with the same operation.
+"""
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
+
+import torch
+
+from hvdlite import calls
+from hvdlite.calls import operation
+from hvdlite.compression import compressed
+from hvdlite.process_sets import ProcessSet, global_process_set
+from hvdlite.torch.compression import Compression, Compressor
+from hvdlite.torch.handles import start
+from hvdlite.torch.tensors import check_tensor, places
+
+first = itemgetter(0)  # makes the result of a call for a list of one tensor that tensor
+
+
+class _Collective(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, run: Callable, back: Callable, *tensors: torch.Tensor):
+        ctx.back = back
+        return tuple(run(*tensors))
+
+    @staticmethod
+    def backward(ctx, *gradients: torch.Tensor):
+        return (None, None, *ctx.back(*gradients))
+
+
+def differentiable(
+    run: Callable[..., Sequence[torch.Tensor]],
+    back: Callable[..., Sequence[torch.Tensor]],
+    tensors: Sequence[torch.Tensor],
+) -> list[torch.Tensor]:
+    """`run(*tensors)`, with the gradients that `back(*gradients)` gives the tensors."""
+    needed = torch.is_grad_enabled() and any(getattr(t, "requires_grad", False) for t in tensors)
+    return list(_Collective.apply(run, back, *tensors) if needed else run(*tensors))
+
+
+def new_like(tensor: Any) -> torch.Tensor:
+    """An uninitialized tensor for the result of an allreduce."""
+    check_tensor(tensor, "allreduce")
+    return torch.empty_like(tensor, requires_grad=False, memory_format=torch.contiguous_format)
+
+
+def allreduce_call(
+    tensors: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    average: bool | None,
+    name: str | None,
+    op: int | None,
+    *options: Any,
+) -> calls.Call:
+    """Start to reduce `tensors` into `outputs`; the result is the list of these.
+
+    `options` are the factors before and after the reduction, and the process set.
+    """
+    op = operation(average, op)
+    sources, device = places(tensors, "allreduce")
+    targets = sources if outputs is tensors else places(outputs, "allreduce")[0]
+    arrays = [place.array for place in sources]
+    into = arrays if targets is sources else [place.array for place in targets]
+    call = calls.allreduce(arrays, into, name, op, *options, device)
+    return call.then(lambda _: [place.give_back() for place in targets])
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start to reduce a tensor in place over all ranks; returns a handle for it.
+
+    Every rank gives the same name, shape and dtype. With op=Average (the default) the result is
+    the sum divided by the number of ranks, for integers rounded toward zero.
+    `prescale_factor` is applied before the reduction and `postscale_factor` after it.
+    """
+    tensors, options = [tensor], (prescale_factor, postscale_factor, process_set)
+    return start(allreduce_call(tensors, tensors, average, name, op, *options).then(first))
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """`allreduce_async_` for several tensors at once; returns a handle for the list of them."""
+    options = (prescale_factor, postscale_factor, process_set)
+    return start(allreduce_call(tensors, tensors, average, name, op, *options))
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Like `allreduce_async_`, but the result is a new tensor."""
+    output, options = new_like(tensor), (prescale_factor, postscale_factor, process_set)
+    return start(allreduce_call([tensor], [output], average, name, op, *options).then(first))
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Like `grouped_allreduce_async_`, but the results are new tensors."""
+    outputs = [new_like(tensor) for tensor in tensors]
+    options = (prescale_factor, postscale_factor, process_set)
+    return start(allreduce_call(tensors, outputs, average, name, op, *options))
+
+
+# Blocking
+
+
+def reduced(tensors: Sequence[torch.Tensor], name: str | None, *options: Any) -> list[torch.Tensor]:
+    """New tensors; `options` are op, the factors before and after it, and the process set."""
+
+    def run(*given: torch.Tensor) -> list[torch.Tensor]:
+        outputs = [new_like(tensor) for tensor in given]
+        return allreduce_call(given, outputs, None, name, *options).wait()
+
+    return differentiable(run, lambda *gradients: reduced(gradients, None, *options), tensors)
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduce a tensor over all ranks into a new one; see `allreduce_async_`. Differentiable."""
+    scales = (prescale_factor, postscale_factor)
+    return grouped_allreduce([tensor], average, name, compression, op, *scales, process_set)[0]
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """`allreduce` for several tensors at once."""
+    options = (operation(average, op), prescale_factor, postscale_factor, process_set)
+    return compressed(lambda given: reduced(given, name, *options), tensors, compression)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduce a tensor in place over all ranks, and return it; see `allreduce_async_`."""
+    tensors, options = [tensor], (prescale_factor, postscale_factor, process_set)
+    return allreduce_call(tensors, tensors, average, name, op, *options).wait()[0]
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """`allreduce_` for several tensors at once."""
+    options = (prescale_factor, postscale_factor, process_set)
+    return allreduce_call(tensors, tensors, average, name, op, *options).wait()
