@@ -78,7 +78,8 @@ class Channel:
         """
         exchange = self.group.exchange
         if self._posted is None:
-            if not self.pending or not self._has_reason_to_post():
+            wanted = self.has_news or exchange.wanted(self.round + 1)
+            if not self.pending or not (wanted or time.monotonic() > self._quiet_until):
                 return []
             self._post()
         if not exchange.arrived(self.round):
@@ -94,10 +95,6 @@ class Channel:
         if not agreed:
             self.finished = self.round
         return agreed
-
-    def _has_reason_to_post(self) -> bool:
-        wanted = self.has_news or self.group.exchange.wanted(self.round + 1)
-        return wanted or time.monotonic() > self._quiet_until
 
     def _post(self) -> None:
         self.has_news = False  # first, since another thread may add a call at any moment

@@ -4,9 +4,9 @@ A bucket is a flat buffer for gradients of one dtype. On one host it lies in sha
 a reduction moves nothing but the buffer.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,8 @@ class Bucket:
     them. So all ranks know afterwards what there was of it on any of them.
     """
 
+    name: str  # of its calls
+
     def __init__(self, gradients: Sequence[Gradient], members: Sequence[int]):
         self.members = list(members)  # positions in the list of all gradients
         self._gradients = [gradients[i] for i in members]
@@ -70,6 +72,12 @@ class Bucket:
         """The k-th gradient of the bucket as an array of its shape, a view of the buffer."""
         start = self.starts[k]
         return self.flat[start : start + self._sizes[k]].reshape(self._gradients[k].shape)
+
+    def fill(self, gradients: Sequence[Any], sparse_presence: int) -> None:
+        """Put in all gradients of the bucket, and which of them there are; here arrays, and all."""
+        for k, gradient in enumerate(gradients):
+            self.piece(k)[...] = gradient
+        self.presence[:] = DENSE
 
     def request(self, name: str, op: int, scales: tuple[float, float], traced: bool) -> Request:
         """The allreduce of the whole buffer; `traced` if a timeline is to show its gradients."""
@@ -103,9 +111,8 @@ def running_engine() -> Engine | None:
 class GradientReducer:
     """Reduces the gradients of one list, as often as wanted; all ranks of the set take part.
 
-    `lay_out` says which gradients there are. For each step a binding then puts them into the
-    `buckets`, with the presence of each, calls `start` for each bucket and `wait` for all of them,
-    and finds the reduced gradients where it has put them.
+    `lay_out` says which gradients there are. For each step a binding then gives them to `reduce`,
+    or fills and starts some buckets earlier, and finds the reduced gradients in the `buckets`.
 
     A gradient that is sparse on any rank gets `sparse_presence` there, and is put in as
     dense, once. From the next step on it is one of `sparse`, which have no place in a bucket.
@@ -117,7 +124,6 @@ class GradientReducer:
         self.sparse: set[int] = set()  # positions
         self._gradients: list[Gradient] = []
         self._under_way: dict[Bucket, Request] = {}
-        self._last: Request | None = None  # the last one that has begun
         self._engine: Engine | None = None
         self._laid_out = False
         # More than if every rank had a dense gradient, also where it is rounded to 8 bits.
@@ -158,7 +164,9 @@ class GradientReducer:
             self.sparse = {i for _, positions in told.values() for i in positions}
         dense = [i for i in range(len(gradients)) if i not in self.sparse]
         self.buckets = list(self.make_buckets(gradients, dense))
-        requests = [bucket.allocation(self._name_of(bucket)) for bucket in self.buckets]
+        for i, bucket in enumerate(self.buckets):
+            bucket.name = f"{self.name}.{i}"
+        requests = [bucket.allocation(bucket.name) for bucket in self.buckets]
         self._engine.submit(requests, self._set_id)
         for bucket, request in zip(self.buckets, requests, strict=True):
             self._engine.wait(request)
@@ -191,20 +199,17 @@ class GradientReducer:
                     "Build the same model on every rank"
                 )
 
-    def _name_of(self, bucket: Bucket) -> str:
-        return f"{self.name}.{self.buckets.index(bucket)}"
-
     def start(self, bucket: Bucket) -> None:
         """Begin to reduce a bucket that has been filled."""
         op, scales = self.options.op, self.options.scales
         traced = self._engine.timeline is not None
-        request = bucket.request(self._name_of(bucket), op, scales, traced)
+        request = bucket.request(bucket.name, op, scales, traced)
         self._engine.submit([request], self._set_id)
-        self._last = self._under_way[bucket] = request
+        self._under_way[bucket] = request
 
     def progress(self) -> None:
         """Move along what has begun, if anything has."""
-        if self._last is not None and not self._last.done and self.is_current:
+        if self._under_way and self.is_current:
             self._engine.progress()
 
     def wait(self) -> None:
@@ -219,11 +224,14 @@ class GradientReducer:
         if errors:
             raise errors[0]
 
-    def reduce(self, fill: Callable[[Bucket], None]) -> None:
-        """Fill and reduce all buckets that are not under way yet, and wait for all."""
+    def reduce(self, gradients: Sequence[Any]) -> None:
+        """Fill and reduce all buckets that are not under way yet, and wait for all.
+
+        `gradients` are all that are laid out, also those that have no place in a bucket.
+        """
         for bucket in self.buckets:
             if bucket not in self._under_way:
-                fill(bucket)
+                bucket.fill([gradients[i] for i in bucket.members], self.sparse_presence)
                 self.start(bucket)
         self.wait()
 

@@ -17,7 +17,7 @@ from hvdlite import calls
 from hvdlite.collectives.reduction import BFLOAT16
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.gradients.options import GradientOptions
-from hvdlite.gradients.reducer import DENSE, Bucket, Gradient, GradientReducer
+from hvdlite.gradients.reducer import Bucket, Gradient, GradientReducer
 from hvdlite.request import ADASUM, digest, dtype_name
 from hvdlite.tensorflow import gpu, xla
 from hvdlite.tensorflow.graph import call, name_of
@@ -234,13 +234,7 @@ class GradientSync:
             ]
             reducer.lay_out(gradients, name=name)
             self._reducers[key] = reducer
-
-        def fill(bucket: Bucket) -> None:
-            for k, i in enumerate(bucket.members):
-                bucket.piece(k)[...] = arrays[i]
-            bucket.presence[:] = DENSE
-
-        reducer.reduce(fill)
+        reducer.reduce(arrays)
         results = list(arrays)
         for bucket in reducer.buckets:
             for k, i in enumerate(bucket.members):

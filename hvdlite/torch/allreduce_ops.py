@@ -18,7 +18,7 @@ from hvdlite.compression import compressed
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.torch.compression import Compression, Compressor
 from hvdlite.torch.handles import start
-from hvdlite.torch.tensors import check_tensor, places
+from hvdlite.torch.tensors import Place, places
 
 first = itemgetter(0)  # makes the result of a call for a list of one tensor that tensor
 
@@ -44,31 +44,29 @@ def differentiable(
     return list(_Collective.apply(run, back, *tensors) if needed else run(*tensors))
 
 
-def new_like(tensor: Any) -> torch.Tensor:
-    """An uninitialized tensor for the result of an allreduce."""
-    check_tensor(tensor, "allreduce")
-    return torch.empty_like(tensor, requires_grad=False, memory_format=torch.contiguous_format)
-
-
 def allreduce_call(
     tensors: Sequence[torch.Tensor],
-    outputs: Sequence[torch.Tensor],
+    in_place: bool,
     average: bool | None,
     name: str | None,
     op: int | None,
     *options: Any,
 ) -> calls.Call:
-    """Start to reduce `tensors` into `outputs`; the result is the list of these.
+    """Start to reduce tensors; the result is the list of them, or of new ones.
 
     `options` are the factors before and after the reduction, and the process set.
     """
     op = operation(average, op)
     sources, device = places(tensors, "allreduce")
-    targets = sources if outputs is tensors else places(outputs, "allreduce")[0]
+    targets = sources if in_place else [Place(_new_like(tensor), device) for tensor in tensors]
     arrays = [place.array for place in sources]
-    into = arrays if targets is sources else [place.array for place in targets]
+    into = arrays if in_place else [place.array for place in targets]
     call = calls.allreduce(arrays, into, name, op, *options, device)
     return call.then(lambda _: [place.give_back() for place in targets])
+
+
+def _new_like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(tensor, requires_grad=False, memory_format=torch.contiguous_format)
 
 
 def allreduce_async_(
@@ -86,8 +84,8 @@ def allreduce_async_(
     the sum divided by the number of ranks, for integers rounded toward zero.
     `prescale_factor` is applied before the reduction and `postscale_factor` after it.
     """
-    tensors, options = [tensor], (prescale_factor, postscale_factor, process_set)
-    return start(allreduce_call(tensors, tensors, average, name, op, *options).then(first))
+    options = (prescale_factor, postscale_factor, process_set)
+    return start(allreduce_call([tensor], True, average, name, op, *options).then(first))
 
 
 def grouped_allreduce_async_(
@@ -101,7 +99,7 @@ def grouped_allreduce_async_(
 ) -> int:
     """`allreduce_async_` for several tensors at once; returns a handle for the list of them."""
     options = (prescale_factor, postscale_factor, process_set)
-    return start(allreduce_call(tensors, tensors, average, name, op, *options))
+    return start(allreduce_call(tensors, True, average, name, op, *options))
 
 
 def allreduce_async(
@@ -114,8 +112,8 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like `allreduce_async_`, but the result is a new tensor."""
-    output, options = new_like(tensor), (prescale_factor, postscale_factor, process_set)
-    return start(allreduce_call([tensor], [output], average, name, op, *options).then(first))
+    options = (prescale_factor, postscale_factor, process_set)
+    return start(allreduce_call([tensor], False, average, name, op, *options).then(first))
 
 
 def grouped_allreduce_async(
@@ -128,9 +126,8 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Like `grouped_allreduce_async_`, but the results are new tensors."""
-    outputs = [new_like(tensor) for tensor in tensors]
     options = (prescale_factor, postscale_factor, process_set)
-    return start(allreduce_call(tensors, outputs, average, name, op, *options))
+    return start(allreduce_call(tensors, False, average, name, op, *options))
 
 
 # Blocking
@@ -140,8 +137,7 @@ def reduced(tensors: Sequence[torch.Tensor], name: str | None, *options: Any) ->
     """New tensors; `options` are op, the factors before and after it, and the process set."""
 
     def run(*given: torch.Tensor) -> list[torch.Tensor]:
-        outputs = [new_like(tensor) for tensor in given]
-        return allreduce_call(given, outputs, None, name, *options).wait()
+        return allreduce_call(given, False, None, name, *options).wait()
 
     return differentiable(run, lambda *gradients: reduced(gradients, None, *options), tensors)
 
@@ -186,8 +182,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce a tensor in place over all ranks, and return it; see `allreduce_async_`."""
-    tensors, options = [tensor], (prescale_factor, postscale_factor, process_set)
-    return allreduce_call(tensors, tensors, average, name, op, *options).wait()[0]
+    options = (prescale_factor, postscale_factor, process_set)
+    return allreduce_call([tensor], True, average, name, op, *options).wait()[0]
 
 
 def grouped_allreduce_(
@@ -201,4 +197,4 @@ def grouped_allreduce_(
 ) -> list[torch.Tensor]:
     """`allreduce_` for several tensors at once."""
     options = (prescale_factor, postscale_factor, process_set)
-    return allreduce_call(tensors, tensors, average, name, op, *options).wait()
+    return allreduce_call(tensors, True, average, name, op, *options).wait()

@@ -54,14 +54,11 @@ class TensorReducer(GradientReducer):
 
     def reduced(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """What becomes of all gradients that are laid out; the sparse ones stay as they are."""
+        self.reduce(gradients)
         results = list(gradients)
-
-        def given(bucket: TensorBucket) -> list[torch.Tensor | None]:
-            return [gradients[i] for i in bucket.members]
-
-        self.reduce(lambda bucket: bucket.fill(given(bucket), self.sparse_presence))
         for bucket in self.buckets:
-            for i, each in zip(bucket.members, bucket.reduced(given(bucket), self), strict=True):
+            given = [gradients[i] for i in bucket.members]
+            for i, each in zip(bucket.members, bucket.reduced(given, self), strict=True):
                 results[i] = each
         return results
 

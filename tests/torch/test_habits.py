@@ -166,7 +166,11 @@ def test_several_backward_passes_and_an_option(ranks, wrapping, tolerance, passe
     check_ranks(ranks(2).run(_accumulate, wrapping, passes, False), tolerance)
 
 
-@pytest.mark.parametrize("wrapping", [{}, {"sparse_as_dense": True}, {"op": "Sum"}], ids=str)
+@pytest.mark.parametrize(
+    "wrapping",
+    [{}, {"sparse_as_dense": True}, {"op": "Sum"}, {"op": "Sum", "sparse_as_dense": True}],
+    ids=str,
+)
 def test_several_backward_passes_with_sparse_gradients(ranks, wrapping):
     check_ranks(ranks(2).run(_accumulate, wrapping, 2, True), 1e-9)
 
