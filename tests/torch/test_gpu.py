@@ -181,8 +181,7 @@ def _large(case: str, early: bool) -> list[bool]:
         for _ in range(passes):
             loss(ours, batch[rank], step, rank).backward()
         if step and case == "plain":  # the buckets have begun, if it pays
-            reducer = optimizer._sync.reducer
-            begun.append(len(reducer.waiting()) < len(reducer.buckets))
+            begun.append(bool(optimizer._sync.reducer._under_way))
         if case == "clipped":
             optimizer.synchronize()
             torch.nn.utils.clip_grad_norm_(ours.parameters(), 0.01)

@@ -79,7 +79,7 @@ def _groups_in_any_order() -> list[float]:
         if hvd.rank() < 2:
             handles += [hvd.allreduce_async_(theirs, name="of two", op=hvd.Sum, process_set=pair)]
             groups = [0, pair.process_set_id]
-            late = basics.engine().channels[groups[hvd.rank() == 0]].agreement
+            late = basics.engine().channels[groups[hvd.rank() == 0]]
             held = _Held(late.advance)
             late.advance = held
             while not hvd.poll(handles[hvd.rank()]):
