@@ -145,10 +145,12 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """`allgather` for several tensors at once."""
-    rows = [tensor.shape[:1].numel() for tensor in tensors]
+    rows: list[int] = []
 
     def run(*given: torch.Tensor) -> list[torch.Tensor]:
-        return gathering_call(calls.allgather, given, name, process_set).wait()
+        gathered = gathering_call(calls.allgather, given, name, process_set).wait()
+        rows.extend(tensor.shape[0] for tensor in given)
+        return gathered
 
     def back(*gradients: torch.Tensor) -> list[torch.Tensor]:
         of_all = allgather(torch.tensor([rows]), process_set=process_set)
