@@ -1,7 +1,6 @@
 # Written by tools/stubs.py.
 from hvdlite import calls as calls
 from hvdlite import objects as objects
-from hvdlite.basics import process_set_number as process_set_number
 from hvdlite.process_sets import ProcessSet as ProcessSet
 from hvdlite.process_sets import global_process_set as global_process_set
 from hvdlite.tensorflow import gpu as gpu

@@ -97,7 +97,11 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """`allreduce_async_` for several tensors at once; returns a handle for the list of them."""
+    """Start to reduce the tensors of a list in place over all ranks; returns a handle for the list.
+
+    By default each becomes the mean of all ranks' tensors. They travel together, in less time
+    than one by one.
+    """
     options = (prescale_factor, postscale_factor, process_set)
     return start(allreduce_call(tensors, True, average, name, op, *options))
 
@@ -111,7 +115,11 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Like `allreduce_async_`, but the result is a new tensor."""
+    """Start to reduce a tensor over all ranks into a new one; returns a handle for it.
+
+    `synchronize(handle)` gives the result: by default the mean of all ranks' tensors. Every rank
+    gives the same shape and dtype.
+    """
     options = (prescale_factor, postscale_factor, process_set)
     return start(allreduce_call([tensor], False, average, name, op, *options).then(first))
 
@@ -125,7 +133,10 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Like `grouped_allreduce_async_`, but the results are new tensors."""
+    """Start to reduce the tensors of a list over all ranks into new ones; returns a handle.
+
+    By default the result is the list of the means of all ranks' tensors. They travel together.
+    """
     options = (prescale_factor, postscale_factor, process_set)
     return start(allreduce_call(tensors, False, average, name, op, *options))
 
@@ -152,7 +163,13 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Reduce a tensor over all ranks into a new one; see `allreduce_async_`. Differentiable."""
+    """The mean of all ranks' tensors, or with `op` another reduction, as a new tensor.
+
+    Every rank gives the same shape and dtype. The mean of integers is rounded toward zero.
+    `prescale_factor` is applied before the reduction and `postscale_factor` after it.
+    Gradients flow through: that of an allreduce is an allreduce.
+    Raises HorovodInternalError, the same on every rank, where the ranks' calls don't fit.
+    """
     scales = (prescale_factor, postscale_factor)
     return grouped_allreduce([tensor], average, name, compression, op, *scales, process_set)[0]
 
@@ -167,7 +184,10 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """`allreduce` for several tensors at once."""
+    """The mean of all ranks' tensors, or with `op` another reduction, for a list of tensors.
+
+    They travel together, in less time than one by one. Returns new tensors. Gradients flow through.
+    """
     options = (operation(average, op), prescale_factor, postscale_factor, process_set)
     return compressed(lambda given: reduced(given, name, *options), tensors, compression)
 
@@ -181,7 +201,11 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Reduce a tensor in place over all ranks, and return it; see `allreduce_async_`."""
+    """Overwrite a tensor with the mean of all ranks' (or another reduction, `op`); returns it.
+
+    Every rank gives the same shape and dtype. The mean of integers is rounded toward zero.
+    `prescale_factor` is applied before the reduction and `postscale_factor` after it.
+    """
     options = (prescale_factor, postscale_factor, process_set)
     return allreduce_call([tensor], True, average, name, op, *options).wait()[0]
 
@@ -195,6 +219,6 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """`allreduce_` for several tensors at once."""
+    """Overwrite each tensor of a list with the mean of all ranks' (or `op`); returns the list."""
     options = (prescale_factor, postscale_factor, process_set)
     return allreduce_call(tensors, True, average, name, op, *options).wait()

@@ -5,7 +5,7 @@ Those whose names end in `_async` return a handle. Gradients flow through the ot
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import torch
 
@@ -42,7 +42,7 @@ def broadcast_async_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start to overwrite a tensor with the root's; returns a handle.
+    """Start to overwrite a tensor with that of rank `root_rank`; returns a handle for it.
 
     Raises ValueError if `root_rank` is not a rank of the process set.
     """
@@ -55,7 +55,11 @@ def broadcast_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Like `broadcast_async_`, but the result is a new tensor."""
+    """Start to fetch the tensor of rank `root_rank` as a new one; returns a handle for it.
+
+    Every rank gives a tensor of the same shape and dtype.
+    Raises ValueError if `root_rank` is not a rank of the process set.
+    """
     check_tensor(tensor, "broadcast")
     output = tensor.detach().clone(memory_format=torch.contiguous_format)
     return broadcast_async_(output, root_rank, name, process_set)
@@ -67,7 +71,11 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """The root's tensor, as a new one. Differentiable: only the root gets a gradient."""
+    """The tensor of rank `root_rank`, as a new one. Gradients flow back to the root only.
+
+    Every rank gives a tensor of the same shape and dtype.
+    Raises ValueError if `root_rank` is not a rank of the process set.
+    """
 
     def run(given: torch.Tensor) -> list[torch.Tensor]:
         check_tensor(given, "broadcast")
@@ -87,7 +95,11 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Overwrite a tensor with the root's, and return it; see `broadcast_async_`."""
+    """Overwrite a tensor with that of rank `root_rank`, and return it.
+
+    Every rank gives a tensor of the same shape and dtype.
+    Raises ValueError if `root_rank` is not a rank of the process set.
+    """
     return broadcast_call(tensor, root_rank, name, process_set).wait()
 
 
@@ -126,7 +138,10 @@ def grouped_allgather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """`allgather_async` for several tensors at once; returns a handle for the list of results."""
+    """Start to put all ranks' tensors one behind the other, for each tensor of a list.
+
+    The first dimension may differ between ranks. Returns a handle for the list of results.
+    """
     return start(gathering_call(calls.allgather, tensors, name, process_set))
 
 
@@ -135,7 +150,11 @@ def allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """All ranks' tensors, one behind the other; see `allgather_async`. Differentiable."""
+    """All ranks' tensors, one behind the other along the first dimension, in rank order.
+
+    That dimension may differ between ranks; the others and the dtype may not.
+    Gradients flow through. Raises ValueError for a tensor without dimensions.
+    """
     return grouped_allgather([tensor], name, process_set)[0]
 
 
@@ -144,7 +163,10 @@ def grouped_allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """`allgather` for several tensors at once."""
+    """All ranks' tensors, one behind the other, for each tensor of a list.
+
+    The first dimension may differ between ranks. Gradients flow through.
+    """
     rows: list[int] = []
 
     def run(*given: torch.Tensor) -> list[torch.Tensor]:
@@ -185,13 +207,26 @@ def alltoall_call(tensor: torch.Tensor, splits: Any, name: str | None, process_s
     return call.then(lambda arrays: tuple(from_array(a).to(tensor.device) for a in arrays))
 
 
+@overload
+def alltoall(
+    tensor: torch.Tensor, splits: None = ..., name: str | None = ..., process_set: ProcessSet = ...
+) -> torch.Tensor: ...
+@overload
+def alltoall(
+    tensor: torch.Tensor, splits: Any, name: str | None = ..., process_set: ProcessSet = ...
+) -> tuple[torch.Tensor, torch.Tensor]: ...
 def alltoall(
     tensor: torch.Tensor,
     splits: torch.Tensor | Sequence[int] | None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Send the i-th stretch of rows to rank i; see `alltoall_async`. Differentiable."""
+    """Send the i-th stretch of rows to rank i; returns what came in, in rank order.
+
+    `splits` are the stretches' numbers of rows; without it all are the same, and with it the
+    number of rows from each rank is returned, too. Gradients flow through.
+    Raises ValueError for splits that don't fit the tensor.
+    """
     rows: list[torch.Tensor] = []  # from each rank
 
     def run(given: torch.Tensor) -> list[torch.Tensor]:
@@ -216,7 +251,8 @@ def reducescatter_async(
 ) -> int:
     """Start to reduce a tensor over all ranks and to leave each with its share of the rows.
 
-    Where the rows can't be shared out evenly, the first ranks get one more. Returns a handle.
+    By default it is the mean. Where the rows can't be shared out evenly, the first ranks get one
+    more. Returns a handle.
     """
     options = (name, op, prescale_factor, postscale_factor, process_set)
     return start(gathering_call(calls.reducescatter, [tensor], *options).then(first))
@@ -230,7 +266,10 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """`reducescatter_async` for several tensors; returns a handle for the list of results."""
+    """Start to reduce the tensors of a list over all ranks, and keep this rank's share of rows.
+
+    By default it is the mean. Returns a handle for the list of results.
+    """
     options = (name, op, prescale_factor, postscale_factor, process_set)
     return start(gathering_call(calls.reducescatter, tensors, *options))
 
@@ -244,9 +283,9 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """This rank's share of the rows of the reduced tensor; see `reducescatter_async`.
+    """Reduce a tensor over all ranks, by default to the mean, and keep this rank's share of rows.
 
-    Differentiable.
+    Where the rows can't be shared out evenly, the first ranks get one more. Gradients flow through.
     """
     scales = (prescale_factor, postscale_factor)
     return grouped_reducescatter([tensor], name, compression, op, process_set, *scales)[0]
@@ -261,7 +300,10 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """`reducescatter` for several tensors at once."""
+    """Reduce the tensors of a list over all ranks, and keep this rank's share of each one's rows.
+
+    By default it is the mean. Gradients flow through.
+    """
     options = (op, prescale_factor, postscale_factor, process_set)
 
     def run(*given: torch.Tensor) -> list[torch.Tensor]:
