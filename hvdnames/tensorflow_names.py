@@ -59,13 +59,13 @@ def _first_version(tf: ModuleType, part: str, name: str) -> Any:
     if (part, name) == ("", "contrib"):
         advice = "TensorFlow 2 has no tf.contrib: use what took its place (tf.keras, tf_slim, ...)"
         raise no_attribute(tf, name, advice)
-    owner = tf.compat.v1
+    owner, asked = tf.compat.v1, tf
     for each in filter(None, part.split(".")):
-        owner = getattr(owner, each)
+        owner, asked = getattr(owner, each), getattr(asked, each)
     try:
         return getattr(owner, name)
     except AttributeError:
-        raise no_attribute(tf, name) from None
+        raise no_attribute(asked, name) from None
 
 
 def _look_up(tf: ModuleType, part: str, module: ModuleType, name: str) -> Any:

@@ -62,12 +62,11 @@ def train(hvd, fault: tuple[str, str, int] | None, steps: int) -> float:
     layers[3].register_forward_hook(lambda *_: maybe("forward"))
     layers[3].register_full_backward_hook(lambda *_: maybe("backward"))
     optimizer.register_step_pre_hook(lambda *_: maybe("step"))
-    if kind == "interrupt" and hvd.rank() == failing:
-        wait = {"forward": 0.2, "backward": 0.25, "step": 0.3}[place]
-        threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT)).start()
+    if kind == "interrupt":  # at any moment
         steps = 1 << 30
-    elif kind == "interrupt":
-        steps = 1 << 30
+        if hvd.rank() == failing:
+            wait = {"forward": 0.2, "backward": 0.25, "step": 0.3}[place]
+            threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT)).start()
     for step in range(steps):
         now[0] = step == 2 and hvd.rank() == failing and kind != "interrupt"
         optimizer.zero_grad()

@@ -122,10 +122,7 @@ class GradientSync:
         name, place = name_of("gradients", None), self._place(tensors)
         if place is not None:
             reduce = functools.partial(self._reduce_flat, names=names, place=place)
-            if tf.executing_eagerly() or xla.is_compiling() or not xla.is_available():
-                reduced = reduce(*tensors)
-            else:
-                reduced = xla.as_program(reduce, tensors, place)
+            reduced = xla.as_program(reduce, tensors, place)
         else:
             ready, *reduced = call(
                 lambda *arrays: self._run(arrays, local, names, name),

@@ -121,13 +121,8 @@ def call(
         return [tf.convert_to_tensor(result) for result in results]
     signals.watch()
     shapes = [None] * len(dtypes) if shapes is None else shapes
-    if xla.is_compiling() and xla.is_available():
-        return xla.custom_call(function, tensors, dtypes, shapes, place)
-    if (
-        place is not None
-        and xla.is_available()
-        and _are_known([*shapes, *(t.shape for t in tensors)])
-    ):
+    known = _are_known([*shapes, *(each.shape for each in tensors)])
+    if xla.is_available() and (xla.is_compiling() or (place is not None and known)):
         return xla.as_program(
             lambda *given: xla.custom_call(function, given, dtypes, shapes, place), tensors, place
         )
@@ -143,17 +138,17 @@ def call(
             raise exceptions.HorovodInternalError(str(error)) from None
 
     make = tf.py_function if place is not None else tf.numpy_function
-    orders = []
+    order = None
     if not tf.inside_function():
         from hvdlite.tensorflow.v1 import in_any_order as make
     elif xla.is_available():  # TensorFlow keeps the order of these functions, but not with programs
-        orders = [each for each in [xla.order_on(place)] if each is not None]
-    before = [each.read_value() for each in orders]
+        order = xla.order_on(place)
+    before = [] if order is None else [order.read_value()]
     with tf.device(place or "/cpu:0"), tf.control_dependencies(before):
         results = make(body, list(tensors), list(dtypes))
-    with tf.control_dependencies(results):
-        for each in orders:
-            each.assign(0.0, read_value=False)
+    if order is not None:
+        with tf.control_dependencies(results):
+            order.assign(0.0, read_value=False)
     for result, shape in zip(results, shapes, strict=True):
         result.set_shape(shape)
     return results

@@ -106,7 +106,9 @@ def is_compiling() -> bool:
 
 
 def as_program(function: Callable[..., Any], tensors: Sequence[tf.Tensor], place: str) -> Any:
-    """`function(*tensors)`, as a program of XLA inside a graph that is none."""
+    """`function(*tensors)`; in a graph that is not compiled by XLA, as a program of its own."""
+    if tf.executing_eagerly() or is_compiling() or not is_available():
+        return function(*tensors)
     with tf.device(place):
         return tf.function(function, jit_compile=True, autograph=False)(*tensors)
 
