@@ -1,7 +1,9 @@
 """Some random faults on real ranks, the same in each run; tests/faults.py runs any number."""
 
 import pytest
-from faults import DEADLY, SURVIVED, run
+from faults import DEADLY, LIMIT, SURVIVED, run
+
+pytestmark = pytest.mark.timeout(10 * LIMIT)
 
 
 @pytest.mark.parametrize("np, count", [(2, 9), (3, 5)])

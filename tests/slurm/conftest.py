@@ -129,6 +129,30 @@ class Slurm:
         shown = self.run("scontrol", "show", "job", job).stdout
         return (shown.partition("JobState=")[2].split() or ["PENDING"])[0]  # no answer: not over
 
+    def started(self, jobs: list[str], ready: Callable[[], object], what: str) -> None:
+        """Wait until jobs that never end by themselves are so far; one that has ended is told."""
+
+        def look() -> object:
+            if answer := ready():
+                return answer
+            asked = self.run("squeue", "-h", "-t", "PD,CF,R", "-o", "%i")
+            gone = not asked.returncode and set(jobs) - set(asked.stdout.split())
+            assert not gone, f"ended before {what}: {gone}"
+            return None
+
+        try:
+            until(look, what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.about(jobs)}") from None
+
+    def about(self, jobs: list[str]) -> str:
+        """The cluster and the jobs, for the message of a test that fails."""
+        asked = [("sinfo", "-N", "-l"), ("squeue", "-l")]
+        asked += [("scontrol", "show", "job", job) for job in jobs]
+        told = [self.run(*words).stdout for words in asked]
+        told += [f"--- output of {job}\n{self.output(job)}" for job in jobs]
+        return "\n".join(told)
+
     def finish(self, job: str, state: str = "COMPLETED", limit: float = LIMIT) -> str:
         """Wait for the job's end, which must be this one; returns its output."""
         over = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED")
