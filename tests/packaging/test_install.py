@@ -61,3 +61,14 @@ def test_make_alone_installs_nothing_and_lists_the_targets(target):
     )
     assert done.returncode == 0
     assert "make PYTHON=" in done.stdout
+
+
+def test_what_is_installed_is_compiled():
+    """Or each rank compiles its framework anew where Python may not keep the result."""
+    if not os.path.exists(os.path.join(sys.prefix, "hvdlite-installed.json")):
+        pytest.skip("this environment was not made by `make install`")
+    for module in ("torch.nn.functional", "tensorflow.python.ops.math_ops", "hypothesis.core"):
+        top = importlib.util.find_spec(module.partition(".")[0]).submodule_search_locations[0]
+        source = os.path.join(top, *module.split(".")[1:]) + ".py"
+        assert os.path.exists(source)
+        assert os.path.exists(importlib.util.cache_from_source(source)), source
