@@ -167,9 +167,7 @@ def spinning(slurm):
         slurm.train(Request(["spin.py", name], 2, tasks=2, launcher=name, requeue=True))
         for name in LAUNCHERS
     ]
-    slurm.started(
-        jobs, lambda: len(list(slurm.work.glob("up-*"))) == 4 * len(jobs), "all ranks"
-    )
+    slurm.started(jobs, lambda: len(list(slurm.work.glob("up-*"))) == 4 * len(jobs), "all ranks")
     assert len(slurm.processes_with(MARK)) >= 5 * len(jobs)
     yield jobs
     del slurm.environment[MARK]
