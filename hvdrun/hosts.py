@@ -12,22 +12,22 @@ from collections.abc import Mapping, Sequence
 
 from hvdrun.errors import LaunchError
 from hvdrun.options import read_file
-from hvdrun.slurm import allocated_hosts
+from hvdrun.schedulers import Allocation, allocation
 
 THIS_MACHINE = "localhost"
 Hosts = Sequence[tuple[str, int | None]]  # names, and how many ranks each may or shall have
 
 
 def place(args: Namespace, np: int, environment: Mapping[str, str]) -> Hosts:
-    """How many of the `np` ranks each host gets, by horovodrun's options or Slurm's allocation."""
+    """The ranks of each host, `np` in all, by horovodrun's options or a scheduler's list."""
     if args.hosts is not None:
         return assign(parse_hosts(args.hosts), np, f"-H {args.hosts}")
     if args.hostfile is not None:
         return assign(read_hostfile(args.hostfile), np, f"host file {args.hostfile}")
-    allocated = allocated_hosts(environment) or [(THIS_MACHINE, np)]
-    if sum(tasks for _, tasks in allocated) < np:
-        allocated = [(name, None) for name, _ in allocated]  # share them as evenly as can be
-    return assign(allocated, np, "the Slurm allocation")
+    scheduler, hosts = allocation(environment) or Allocation("this machine", [(THIS_MACHINE, np)])
+    if sum(slots for _, slots in hosts) < np:
+        hosts = [(name, None) for name, _ in hosts]  # share them as evenly as can be
+    return assign(hosts, np, f"the allocation of {scheduler}")
 
 
 def parse_hosts(text: str) -> Hosts:

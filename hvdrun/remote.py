@@ -18,6 +18,8 @@ from hvdrun.hosts import THIS_MACHINE, ssh_options
 
 _SSH_ANSWERS = {  # what ssh writes, and what that means for the user
     "Could not resolve": "its name is not known (is it spelt right?)",
+    "HOST IDENTIFICATION HAS CHANGED": "its host key is not the one that is known here; if that is "
+    "meant, remove the old one: ssh-keygen -R {host}",
     "Host key verification failed": "its host key is not known here; run `ssh {host}` once",
     "Permission denied": "it refused the key; `ssh {host}` must work without a password",
     "Connection refused": "it did not answer (no ssh server on that port)",
@@ -40,8 +42,8 @@ echo "hvdlite cards $("$python" -c "$cards" 2>/dev/null)"
 """
 _TRAVELS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
 _CARDS = (
-    "import psutil; print(*(f'{c.address}/{c.netmask or 32}' "
-    "for cards in psutil.net_if_addrs().values() for c in cards if c.family == 2))"
+    "import psutil; print(*(f'{name}={c.address}/{c.netmask or 32}' "
+    "for name, cards in psutil.net_if_addrs().items() for c in cards if c.family == 2))"
 )
 _VERSIONS = (
     "import sys, hvdlite; "
@@ -50,8 +52,8 @@ _VERSIONS = (
 
 
 class Host(NamedTuple):
-    """What a host has answered. `ssh` are both ends of the connection, `cards` its addresses, and
-    `machine` is the same where two hosts are one."""
+    """What a host has answered. `ssh` are both ends of the connection, `cards` its network cards
+    as "eth0=10.0.0.1/24 ...", and `machine` is the same where two hosts are one."""
 
     ssh: str = ""
     cards: str = ""
@@ -71,9 +73,12 @@ def ask_hosts(
     """Log in to all `remote` hosts at once, without a question; returns what they and this machine
     answer.
 
-    Raises LaunchError naming those that can't be reached, that lack the program, its `script` or
-    MPI, or whose Python is another. horovodrun's option --start-timeout bounds the whole.
+    Raises LaunchError naming those that can't be reached, that lack the program, its `script`, MPI
+    or a network card that was asked for, or whose Python is another. horovodrun's option
+    --start-timeout bounds the whole.
     """
+    if args.ssh_identity_file and not os.path.isfile(args.ssh_identity_file):
+        raise LaunchError(f"there is no ssh key {args.ssh_identity_file} (-i)")
     values = {
         "folder": os.getcwd(), "program": command[0], "script": script or "", "mpirun": mpirun,
         "python": sys.executable, "cards": _CARDS,
@@ -124,9 +129,21 @@ def ask_hosts(
         elif host.versions != ours:
             problems.append(f"{name}: its {command[0]} says {host.versions!r}, and here {ours!r}; "
                             "all hosts need the same")  # fmt: skip
+        elif lost := _lost_cards(host, args.nics):
+            problems.append(f"{name}: {lost}")
     if problems:
         raise LaunchError("can't start ranks on " + "; ".join(problems))
     return answers
+
+
+def _lost_cards(host: Host, wanted: Sequence[str]) -> str:
+    """What to say of a host that lacks a wanted network card, "" if it has them or can't tell."""
+    there = dict.fromkeys(card.partition("=")[0] for card in host.cards.split())
+    # "10.0.0.0/24" is a network, which MPI looks up by itself.
+    lost = [name for name in wanted if "/" not in name and name not in there]
+    if not there or not lost:
+        return ""
+    return f"it has no network card {', '.join(lost)} with an IPv4 address, but {', '.join(there)}"
 
 
 def common_networks(answers: Mapping[str, Host], names: Sequence[str]) -> str:
@@ -138,7 +155,8 @@ def common_networks(answers: Mapping[str, Host], names: Sequence[str]) -> str:
     different networks, it is the smallest that holds all addresses by which ssh has reached them.
     """
     hosts = [answers[name] for name in names]
-    cards = [set(map(ipaddress.ip_interface, host.cards.split())) for host in hosts]
+    words = [[card.partition("=")[2] for card in host.cards.split()] for host in hosts]
+    cards = [set(map(ipaddress.ip_interface, each)) for each in words]
     cards = [{card for card in each if not card.is_loopback} for each in cards]
     every = [card for each in cards for card in each]
     found = []

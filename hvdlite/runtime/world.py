@@ -135,34 +135,49 @@ class Arrival:
     the others have counted already; the arrival is then taken up again by its next `init()`.
     """
 
-    def __init__(self, base: "MPI.Intracomm"):
-        self.base = base
+    def __init__(self, base: "MPI.Intracomm", settings: Settings):
+        self.base, self.settings = base, settings
         self._barriers = 0
         self._request: MPI.Request | None = None
 
     def wait(self) -> None:
-        """Wait for all ranks, interruptibly."""
+        """Wait for all ranks, interruptibly; warns where a collective call would."""
         while self._barriers < 2:
             with undisturbed():
                 self._request = self._request or self.base.Ibarrier()
-            _wait_for_ranks(self._request)
+            self._wait_for_ranks(self._request)
             self._request = None
             self._barriers += 1
 
+    def _wait_for_ranks(self, request: "MPI.Request") -> None:
+        patience, next_look = Patience(), 1.0
+        next_warning = self.settings.stall_warning_time or float("inf")
+        while not request.Test():
+            waited = patience.pause()
+            if Job.last is not None and waited > next_look:
+                next_look = waited + 1
+                if gone := Job.last.status.gone():
+                    Job.last.status.blame(gone[0])
+                    raise HorovodInternalError(
+                        f"init() can't find the other ranks again: {len(gone)} of {Job.last.size} "
+                        "ranks have ended. Start the program again"
+                    )
+            if waited > next_warning:
+                next_warning += self.settings.stall_warning_time
+                print(f"hvdlite: {self._describe(waited)}", file=sys.stderr, flush=True)
 
-def _wait_for_ranks(request: "MPI.Request") -> None:
-    patience, warned = Patience(), 0.0
-    while not request.Test():
-        waited = patience.pause()
-        if Job.last is not None and waited > warned + 1 and (gone := Job.last.status.gone()):
-            Job.last.status.blame(gone[0])
-            raise HorovodInternalError(
-                f"init() can't find the other ranks again: {len(gone)} of {Job.last.size} ranks "
-                "have ended. Start the program again"
-            )
-        if waited > warned + 60:
-            warned = waited
-            print(f"hvdlite: init() waits for other ranks, {waited:.0f} s", file=sys.stderr)
+    def _describe(self, waited: float) -> str:
+        """Who waits, and what the others may lack; nobody knows, as they have not met yet."""
+        text = (
+            f"rank {self.base.rank} on {platform.node()} has waited in init() for {waited:.0f} s: "
+            f"not all of the {self.base.size} ranks have called it"
+        )
+        if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == os.environ.get("OMPI_COMM_WORLD_SIZE"):
+            return f"{text}."
+        return (
+            f"{text}, or the hosts don't reach each other by the network that MPI uses (look for "
+            "a firewall, or name the card: horovodrun --network-interfaces eth0)."
+        )
 
 
 def _meeting_place(comm: "MPI.Intracomm | Sequence[int] | None") -> "MPI.Intracomm":
@@ -200,7 +215,7 @@ def connect(settings: Settings, comm: "MPI.Intracomm | Sequence[int] | None" = N
         Job.last = None
         return World(settings)
     if Job.arrival is None or Job.arrival.base != base:
-        Job.arrival = Arrival(base)
+        Job.arrival = Arrival(base, settings)
     Job.arrival.wait()
     with undisturbed():
         Job.arrival = None

@@ -119,6 +119,76 @@ def test_keys_that_do_not_fit_are_told_apart(hosts, one_line_about):
             hosts.run(host, "mv", f"{path}.away", path)
 
 
+def test_a_key_that_has_changed_and_one_that_is_not_there(hosts, one_line_about, one_line, on_a):
+    other = hosts.run("a", "cat", "/etc/ssh/user_key.pub")
+    new = f"b {other}"
+    hosts.run(
+        "a", "sh", "-c", f"mv /etc/ssh/known_hosts /tmp/known; echo '{new}' >/etc/ssh/known_hosts"
+    )
+    try:
+        line = one_line_about("b", "true")
+    finally:
+        hosts.run("a", "mv", "/tmp/known", "/etc/ssh/known_hosts")
+    assert "its host key is not the one that is known here" in line
+    assert "ssh-keygen -R b" in line
+    line = one_line(on_a("-np", 2, "-H", "a:1,b:1", "-i", "/nowhere/key", "true"))
+    assert line == "horovodrun: there is no ssh key /nowhere/key (-i)\n"
+
+
+def test_a_network_card_that_a_host_lacks(one_line_about):
+    line = one_line_about("b", "--network-interfaces", "eth0,ib0", "true")
+    assert "b: it has no network card ib0 with an IPv4 address, but lo, " in line
+    assert "eth0" in line
+
+
+@pytest.fixture
+def walled(hosts):
+    """A card on both hosts, in one network, whose packets get lost, as behind a firewall."""
+    for name, own, other in [("a", "10.79.0.1", "10.79.0.2"), ("b", "10.79.0.2", "10.79.0.1")]:
+        for words in (
+            "link add wall0 type veth peer name wall1",
+            f"addr add {own}/24 dev wall0",
+            "link set wall0 up",
+            "link set wall1 up",
+            f"neigh add {other} lladdr 02:00:00:00:00:01 dev wall0",
+        ):
+            hosts.run(name, "ip", *words.split())
+    yield "wall0"
+    for name in hosts.names:
+        hosts.run(name, "ip", "link", "del", "wall0")
+
+
+def test_hosts_that_mpi_can_not_connect(on_a, walled):
+    """Who waits says what to look at, and the job can be stopped."""
+    program = "import hvdlite; hvdlite.init()"
+    job = on_a.start(
+        "-np", 2, "-H", "a:1,b:1", "--network-interfaces", walled, sys.executable, "-c", program,
+        env={"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"},
+    )  # fmt: skip
+    try:
+        told = next(line.decode() for line in job.stderr if b"has waited in init()" in line)
+    finally:
+        for process in on_a.processes():
+            if "hvdrun" in process.cmdline() and process.pid != job.pid:  # that one is nsenter
+                process.terminate()
+        job.communicate(timeout=100)
+    assert "the hosts don't reach each other by the network that MPI uses" in told
+    assert "--network-interfaces" in told
+
+
+@pytest.mark.parametrize("variable", ["PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS"])
+def test_the_hosts_of_other_schedulers(on_a, tmp_path, variable):
+    """A line for each slot, or one list; as the schedulers write them."""
+    value = "a 1 b 2"
+    if variable != "LSB_MCPU_HOSTS":
+        value = tmp_path / "hosts"
+        value.write_text("a\nb\nb\n")
+    result = on_a.python(3, WHERE, env={variable: str(value)})
+    assert [line.partition(",")[0] + line.partition(" on")[2][:2] for line in lines(result)] == [
+        "0 of 3 a", "1 of 3 b", "2 of 3 b",
+    ]  # fmt: skip
+
+
 def test_two_names_of_one_host_are_told(hosts, one_line_about):
     """They would be two hosts, whose ranks share GPUs without knowing."""
     line = one_line_about("b", "-H", f"b:1,{hosts.addresses['b']}:1", "true")
@@ -171,7 +241,8 @@ with Hosts(("c", "d")) as hosts:
 
 
 def answer(*cards: str, ssh: str = "") -> Host:
-    return Host(ssh, " ".join(["127.0.0.1/255.0.0.0", *cards]))
+    named = [f"eth{i}={card}" for i, card in enumerate(cards)]
+    return Host(ssh, " ".join(["lo=127.0.0.1/255.0.0.0", *named]))
 
 
 BRIDGE = "172.17.0.1/255.255.0.0"
