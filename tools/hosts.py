@@ -143,6 +143,11 @@ class Hosts:
 
 def main() -> int:
     """Make two hosts, run the command on the first one, and return its exit code."""
+    if os.geteuid():
+        sys.exit(
+            "tools/hosts.py: only root may make hosts; write "
+            'sudo -E env PATH="$PATH" python tools/hosts.py ...'
+        )
     with Hosts() as hosts:
         return subprocess.call([*hosts.enter("a"), *sys.argv[1:]])
 

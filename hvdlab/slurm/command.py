@@ -29,6 +29,8 @@ def _errors() -> Iterator[None]:
     except KeyboardInterrupt:
         print("hvdlab: interrupted; `hvdlab slurm down` clears up", file=sys.stderr)
         raise typer.Exit(130) from None
+    except BrokenPipeError:  # such as `| head`; typer ends quietly
+        raise
     except (SlurmError, OSError) as error:
         print(f"hvdlab: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
@@ -116,8 +118,11 @@ def preempt(job: Job) -> None:
     from . import mishaps
 
     with _errors():
-        mishaps.preempt(Cluster(), job)
-        print(f"an urgent job asked for the nodes of job {job}")
+        grace = mishaps.preempt(Cluster(), job)
+        print(
+            f"An urgent job asked for the nodes of job {job}. Slurm sends the job a warning, and "
+            f"takes the nodes {grace} s later (GraceTime) if the job has not left them itself."
+        )
 
 
 @app.command()
@@ -126,8 +131,8 @@ def timeout(job: Job) -> None:
     from . import mishaps
 
     with _errors():
-        print("Slurm looks every half minute ...", flush=True)
-        state = mishaps.time_out(Cluster(), job)
+        print("Slurm counts in minutes and looks every half minute.", flush=True)
+        state = mishaps.time_out(Cluster(), job, lambda line: print(line, flush=True))
         print(f"job {job} has reached its time limit; it is {state.lower() or 'over'}")
 
 

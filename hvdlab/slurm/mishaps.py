@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import time
+from collections.abc import Callable
 
 from . import processes
 from .cluster import Cluster, SlurmError
@@ -52,17 +53,24 @@ def resume(cluster: Cluster, node: str) -> None:
     )
 
 
-def preempt(cluster: Cluster, job: str) -> None:
-    """Let an urgent job take the nodes of a running one, which goes back into the queue."""
+def preempt(cluster: Cluster, job: str) -> int:
+    """Let an urgent job take the nodes of a running one, which goes back into the queue.
+
+    Returns the seconds that Slurm gives the job, from its warning on, to clear the nodes itself.
+    """
     nodes = _running(cluster, job)
     cluster.ask(
         "sbatch", "--partition=urgent", "--exclusive", f"--nodelist={nodes}", "--time=1",
         "--job-name=urgent", "--output=/dev/null", "--chdir=/", "--wrap=sleep 10",
     )  # fmt: skip
+    shown = cluster.ask("scontrol", "show", "partition", "main")
+    return int(shown.partition("GraceTime=")[2].split()[0])
 
 
-def time_out(cluster: Cluster, job: str) -> str:
+def time_out(cluster: Cluster, job: str, tell: Callable[[str], None] = lambda line: None) -> str:
     """Let a running job reach its time limit; returns its state then, "" if it is over.
+
+    `tell` is called every ten seconds with a line about how far it is.
 
     Slurm counts in minutes and looks every 30 seconds, so this waits for up to about two minutes.
     A job that goes back into the queue gets its old limit back.
@@ -71,9 +79,13 @@ def time_out(cluster: Cluster, job: str) -> str:
     words = cluster.ask("squeue", "-h", "-j", job, "-O", "TimeUsed:30,TimeLimit:30").split()
     change = ["update", f"JobId={job}"]
     cluster.ask("scontrol", *change, f"TimeLimit={minutes(words[0]) + 1}")
-    state = "RUNNING"
+    state, next_line = "RUNNING", time.monotonic()
     try:
         while state == "RUNNING":
+            if time.monotonic() > next_line:
+                next_line += 10
+                used = cluster.ask("squeue", "-h", "-j", job, "-o", "%M of %l").strip()
+                tell(f"job {job} has run for {used}")
             time.sleep(0.5)
             state = _state(cluster, job)[0]
     finally:
@@ -103,11 +115,16 @@ def _running(cluster: Cluster, job: str) -> str:
         raise SlurmError(f"{job!r} is not a job's number; squeue lists them")
     state, nodes = _state(cluster, job)
     if state != "RUNNING":
-        raise SlurmError(f"job {job} does not run; it is {state.lower() or 'over'}")
+        known = f"it is {state.lower()}" if state else "it is over, or never was; squeue lists all"
+        raise SlurmError(f"job {job} does not run; {known}")
     return nodes
 
 
 def _state(cluster: Cluster, job: str) -> tuple[str, str]:
-    """State and nodes of a job; two empty texts if it is over."""
-    state, _, nodes = cluster.ask("squeue", "-h", "-j", job, "-o", "%T|%N").strip().partition("|")
-    return state, nodes
+    """State and nodes of a job; two empty texts if there is none of this number."""
+    # Asked for one job by its number, squeue takes an old one for a mistake.
+    for line in cluster.ask("squeue", "-h", "-o", "%i|%T|%N").splitlines():
+        number, state, nodes = line.strip().split("|")
+        if number == job:
+            return state, nodes
+    return "", ""

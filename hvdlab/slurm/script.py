@@ -20,7 +20,7 @@ _HEAD = """\
 # lines that your site asks for, such as --partition and --account.
 #
 #   hvdlab data                # first: a compute node may have no Internet
-#   sbatch {file}
+#   sbatch {file}   # words behind the file's name go to the program
 #   squeue --me                # is it waiting (PD) or running (R)?
 #   scancel JOBID              # end it
 
@@ -136,6 +136,7 @@ def sbatch_file(request: Request) -> str:
         f'"{word}"' if re.fullmatch(r"[\w/.-]*\$SLURM_\w+", word) else shlex.quote(word)
         for word in ["python", *request.command[:1], *arguments]
     )
+    command += ' "$@"'  # what stands behind the file's name on sbatch's line
     parts = [
         _HEAD.format(
             title=request.title or f"{program} on {_count(request.nodes, 'node')}, {hardware}.",

@@ -11,7 +11,7 @@ import pytest
 
 from hvdlab.slurm.cluster import SlurmError
 from hvdlab.slurm.mishaps import minutes
-from hvdlab.slurm.script import Request, sbatch_file, write_files
+from hvdlab.slurm.script import LAUNCHERS, Request, sbatch_file, write_files
 
 FOLDER = Path(__file__).parents[2] / "slurm"
 NAMES = sorted(path.name for path in FOLDER.glob("*.sbatch"))
@@ -39,6 +39,23 @@ def test_the_files_name_no_account_and_no_path_of_a_user():
         assert not re.search(r"#SBATCH.*(account|partition)|/home/|/scratch|module load \S+/", text)
 
 
+def test_words_behind_the_file_reach_the_program(slurm):
+    """As one writes `sbatch slurm/pytorch.sbatch --epochs 3`; in every file."""
+    for name in NAMES:
+        assert '"$@"' in (FOLDER / name).read_text(), name
+    (slurm.work / "words.py").write_text("import sys; print(*sys.argv[1:], sep='|')")
+    script = slurm.work / "words.sbatch"
+    for launcher in LAUNCHERS:
+        script.write_text(sbatch_file(Request(["words.py", "-x"], 1, tasks=1, launcher=launcher)))
+        output = slurm.finish(slurm.submit(script, arguments=("--note", "two words")))
+        assert "-x|--note|two words" in output
+
+
+def test_a_closed_pipe_is_no_error(slurm):
+    done = slurm.run("bash", "-c", "set -o pipefail; hvdlab slurm status | true; true")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_script_prints_what_it_was_asked_for(slurm):
     text = slurm.good(
         "script", "--nodes", "2", "--gpus", "4", "--time", "30", "--launcher", "mpirun",
@@ -48,7 +65,7 @@ def test_script_prints_what_it_was_asked_for(slurm):
     for line in ("#SBATCH --nodes=2", "#SBATCH --gpus-per-node=4"):
         assert line in lines
     assert "#SBATCH --ntasks-per-node=4 " in text and "#SBATCH --time=30 " in text
-    assert lines[-1].strip() == "python train.py --epochs 3 --note 'it'\"'\"'s mine'"
+    assert lines[-1].strip() == "python train.py --epochs 3 --note 'it'\"'\"'s mine' \"$@\""
     (slurm.work / "mine.sbatch").write_text(text)
     assert slurm.run("sbatch", "--test-only", "mine.sbatch").returncode == 0
 

@@ -75,7 +75,7 @@ def test_a_training_goes_on_from_its_checkpoint(slurm, timed_out, data_dir):
 
 def test_preemption_puts_the_job_back_into_the_queue(slurm):
     job = endless(slurm, "node2")
-    slurm.good("preempt", job)
+    assert "the nodes 30 s later (GraceTime)" in slurm.good("preempt", job)
     slurm.until(lambda: slurm.state(job) == "PENDING", "the job back in the queue")
     slurm.until(lambda: slurm.run("squeue", "-h", "-n", "urgent", "-t", "R").stdout, "the urgent")
     assert "Slurm wants the nodes back: requeued" in slurm.output(job)
@@ -86,6 +86,7 @@ def test_the_time_limit_puts_the_job_back_into_the_queue(slurm, timed_out):
     job, command = timed_out
     output, errors = command.communicate(timeout=300)
     assert "it is " in output, errors
+    assert output.count("has run for") > 1, "a sign of life"
     limit = slurm.run("squeue", "-h", "-j", job, "-O", "TimeLimit").stdout.strip()
     assert limit == "30:00", "the next attempt has the old limit again"
     slurm.until(lambda: slurm.output(job).count("an attempt") == 2, "the next attempt")
@@ -98,7 +99,10 @@ def test_mishaps_name_what_there_is(slurm):
         1, "hvdlab: there is no 'node7'; the nodes are node1, node2\n",
     )  # fmt: skip
     assert "not a job's number" in slurm.hvdlab("preempt", "1; rm").stderr
-    assert slurm.hvdlab("timeout", "99999").returncode == 1
+    done = slurm.hvdlab("timeout", "99999")
+    assert (done.returncode, done.stderr) == (
+        1, "hvdlab: job 99999 does not run; it is over, or never was; squeue lists all\n",
+    )  # fmt: skip
     job = slurm.submit("true")
     slurm.finish(job)
     assert f"job {job} does not run; it is over" in slurm.hvdlab("preempt", job).stderr
