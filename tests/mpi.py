@@ -8,6 +8,7 @@ own, for tests in which ranks die or need another environment.
 
 import atexit
 import contextlib
+import functools
 import importlib.util
 import inspect
 import os
@@ -73,8 +74,15 @@ def in_memory(folder: str, extra: dict[str, str] | None) -> dict[str, str]:
     return environment(folder, {**dict.fromkeys(FOLDER_VARIABLES, folder), **(extra or {})})
 
 
+@functools.cache
+def _binds_nothing() -> tuple[str, ...]:
+    """The words by which Open MPI neither binds ranks nor counts cores; others do neither."""
+    said = subprocess.run([mpirun(), "--version"], capture_output=True, text=True).stdout
+    return ("--oversubscribe", "--bind-to", "none") if "Open MPI" in said else ()
+
+
 def command(np: int, *program: str) -> list[str]:
-    return [mpirun(), "-n", str(np), "--oversubscribe", "--bind-to", "none", *program]
+    return [mpirun(), "-n", str(np), *_binds_nothing(), *program]
 
 
 _nests = contextlib.ExitStack()
@@ -207,7 +215,7 @@ class Ranks:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            listener._listener._socket.settimeout(60)
+            listener._listener._socket.settimeout(240)  # they may import a framework
             pipes = [listener.accept() for _ in range(self.np)]
         # Warm ranks are no children of mpirun's.
         hellos = sorted((*pipe.recv(), pipe) for pipe in pipes)
@@ -260,7 +268,8 @@ def _serve(address: str) -> None:
     import faulthandler
 
     faulthandler.register(signal.SIGUSR1)
-    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    # Open MPI's name for it, and that of MPICH and Intel MPI.
+    rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
     with Client(address) as pipe:
         pipe.send((rank, os.getpid()))
         while True:
