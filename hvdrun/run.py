@@ -61,7 +61,7 @@ def run_command(
         say(f"MPI: {mpi.family.name}, version {mpi.version}")
         say("networks: " + environment.get("OMPI_MCA_btl_tcp_if_include", "as MPI finds them"))
         say("ranks: " + ", ".join(f"{slots} on {name}" for name, slots in placed))
-        if "OMPI_ALLOW_RUN_AS_ROOT" in environment:
+        if mpi.family.library == "Open MPI" and "OMPI_ALLOW_RUN_AS_ROOT" in environment:
             say("running as root, so OMPI_ALLOW_RUN_AS_ROOT=1 is set for Open MPI")
         say("command: " + shlex.join([*line, *command]))
     # Where somebody has said where MPI's memory shall be, ours is there too.

@@ -11,7 +11,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "constraints.txt"
-EXTRAS = ["mpi", "torch", "tensorflow", "tensorflow-cpu", "gpu", "gpu-cuda13", "labs"]
+EXTRAS = [
+    "mpi",
+    "mpich",
+    "impi",
+    "torch",
+    "tensorflow",
+    "tensorflow-cpu",
+    "gpu",
+    "gpu-cuda13",
+    "labs",
+]
 EXTRAS += ["grading", "test"]
 TOOLS = ["uv", "hatchling", "editables"]
 # CUDA's libraries follow from the builds of PyTorch, TensorFlow and CuPy; the rest is not Linux.

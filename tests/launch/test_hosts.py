@@ -126,10 +126,12 @@ def test_what_ssh_says_is_explained(horovodrun, one_line, tmp_path, text, says):
     script.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\necho "{text}" >&2\nexit 255\n')
     script.chmod(0o755)
     path = f"{tmp_path}:{horovodrun.environment['PATH']}"
-    words = ["-np", 2, "-H", "n1.invalid:2", "-p", 2222, "-i", "key", "true"]
+    key = tmp_path / "key"
+    key.touch()
+    words = ["-np", 2, "-H", "n1.invalid:2", "-p", 2222, "-i", key, "true"]
     assert says in one_line(horovodrun(*words, env={"PATH": path}))
     asked = (tmp_path / "asked").read_text()
-    assert "BatchMode=yes" in asked and "-p 2222 -i key n1.invalid /bin/sh -s" in asked
+    assert "BatchMode=yes" in asked and f"-p 2222 -i {key} n1.invalid /bin/sh -s" in asked
 
 
 def test_more_ranks_than_cores(horovodrun):
