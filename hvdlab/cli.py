@@ -72,14 +72,21 @@ def data(
 
 
 @app.command()
-def labs(
+def handout(
     folder: Annotated[Path, typer.Argument(help="Made if need be; files that are there stay.")],
+    all_: Annotated[
+        bool,
+        typer.Option("--all", help="Also the solutions, the labs' sources, the trainer's pages."),
+    ] = False,
 ) -> None:
-    """Write the labs, with scripts, sbatch files and pages, into a folder to work in."""
+    """Write what students get, and no answers, into a folder: labs, scripts, sbatch files, pages.
+
+    It needs no clone of the repository: the installed package brings everything along.
+    """
     from .handout import write
 
     try:
-        written, different = write(folder)
+        written, different = write(folder, everything=all_)
     except (ValueError, OSError) as error:
         raise fail(str(error)) from None
     notebooks = sum(path.suffix == ".ipynb" and "solution" not in path.parts for path in written)
@@ -88,6 +95,23 @@ def labs(
         count = len(different)
         print(f"Files of yours that stay as they are: {count}, such as {different[0]}")
     print(f"Begin with: cd {folder} && jupyter lab labs/README.md")
+
+
+@app.command()
+def reset(
+    lab: Annotated[str, typer.Argument(help="Such as 06.")],
+) -> None:
+    """Set one lab back to what was handed out, in this folder's course; your work is kept."""
+    from .handout import reset as set_back
+
+    try:
+        path, kept = set_back(lab, Path.cwd())
+    except (ValueError, OSError) as error:
+        raise fail(str(error)) from None
+    print(f"{path} is as it was handed out")
+    if kept:
+        print(f"What you had there is in {kept}")
+        print("In JupyterLab close the lab's tab, shut its kernel down, and open it again.")
 
 
 @app.command()

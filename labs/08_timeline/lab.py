@@ -533,6 +533,6 @@ print(f"Published, with Horovod's overlap: {100 * figure.efficiency:.0f} %.")
 # ### If you have time left
 #
 # 1. Set `HOROVOD_FUSION_THRESHOLD` to 0 with `time_it(..., threshold=0)`. What becomes of `reduce_together`? Which phases disappear?
-# 2. Record `scripts/solutions/fashion_mnist_torch.py` for one epoch with `--limit 2000` and find its broadcasts. How long do they take, and how often do they happen?
+# 2. Record your script of lab 06 for one epoch with `--limit 2000` and find its broadcasts. How long do they take, and how often do they happen?
 # 3. Open a file in Perfetto and measure one `SHM_ALLREDUCE` with the ruler. How many GB/s does it move? Compare with lab 03.
 # 4. In the simulator, how much faster must the network be before VGG-16 hides all of its communication? Change `cluster` in `simulate.reproduce(figure, cluster=...)`.
