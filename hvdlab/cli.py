@@ -115,6 +115,60 @@ def reset(
 
 
 @app.command()
+def board(
+    host: Annotated[str, typer.Option(help="0.0.0.0 lets your network reach it.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Where it listens.")] = 8765,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where no port is open: students write into this shared folder."),
+    ] = None,
+    silence: Annotated[
+        float, typer.Option(help="Minutes after which a student counts as silent.")
+    ] = 10,
+    new_tokens: Annotated[
+        bool, typer.Option("--new-tokens", help="Who joined before must join again.")
+    ] = False,
+) -> None:
+    """For the trainer: a live page of who has passed which exercise, and who is stuck.
+
+    It says what students type to join. Nothing is sent to it before.
+    """
+    from .board.server import run
+
+    try:
+        run(host, port, folder, silence, new_tokens)
+    except KeyboardInterrupt:
+        pass
+    except OSError as error:
+        raise fail(f"no board at {host}:{port}: {error.strerror or error}; try --port") from None
+
+
+@app.command()
+def join(
+    address: Annotated[str | None, typer.Argument(help="What your trainer's board shows.")] = None,
+    name: Annotated[str, typer.Option(help="As it stands on the board.")] = "",
+    leave: Annotated[bool, typer.Option("--leave", help="Send nothing more.")] = False,
+) -> None:
+    """Let the trainer's board know how your exercises go: name, lab, exercise, verdict.
+
+    Of your code nothing is sent, and a board that is down disturbs nothing.
+    """
+    from .board import send
+
+    try:
+        if leave:
+            send.leave()
+            print("nothing is sent to a board any more")
+        elif address is None:
+            raise fail("name the board's address, or --leave", 2)
+        else:
+            called, answer = send.join(address, name)
+            print(f"your checks go to the board as {called}" + (f"; {answer}" if answer else ""))
+    except (ValueError, OSError) as error:
+        raise fail(str(error)) from None
+
+
+@app.command()
 def compare(
     script: Annotated[Path, typer.Argument(help="The training script.")],
     arguments: Annotated[
