@@ -42,7 +42,8 @@ def test_wheel_has_every_file_of_the_packages_and_no_other(built):
     # Where Python looks for it at each start, and not among the files of its package.
     packages = source_files(*PACKAGES) - {"hvdnames/hvdnames.pth"} | {"hvdnames.pth"}
     course = {f"hvdlab/course/{name}" for name in source_files(*COURSE)}
-    assert names == packages | course
+    shared = {"hvdlite-0.1.0.data/data/etc/ipython/ipython_kernel_config.py"}
+    assert names == packages | course | shared
     assert any(name.startswith("hvdlab/") and name.endswith(".gz") for name in names)
 
 
