@@ -174,7 +174,7 @@ def load(path: str | os.PathLike[str]) -> Timeline:
                 before = ""
             place = stack.pop()
             args = event.get("args") or {}
-            members = int(args.get("members", 1))
+            members = max(1, int(args.get("members", 1)))
             spans[place] = replace(
                 spans[place], end=when, bytes=_size(args), finished=True, members=members
             )

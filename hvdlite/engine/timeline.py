@@ -87,9 +87,8 @@ class Timeline:
     def finished(self, request: Request) -> None:
         """The request has its result, or its error."""
         what = request.descriptor
-        args: dict[str, Any] = {"dtype": what.dtype, "shape": str(what.shapes[0])}
-        if request.members:  # the shape is that of all of them together
-            args["members"] = len(request.members)
+        # Where it has members the shape is that of all of them together.
+        args = {"dtype": what.dtype, "shape": str(what.shapes[0]), "members": len(request.members)}
         self._mark([request], "E", args=args)
 
     # Writing

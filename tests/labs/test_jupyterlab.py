@@ -1,5 +1,6 @@
 """JupyterLab in a real browser: open a lab, run all cells, see the plot, interrupt a deadlock."""
 
+import gzip
 import json
 import os
 import re
@@ -61,9 +62,10 @@ def server(tmp_path_factory):
         "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
     }
-    # Pages of a notebook that is not trusted run no scripts, and so the replay would not move.
-    saved = folder / "labs" / "03_allreduce_by_hand" / "solution" / "03_allreduce_by_hand.ipynb"
-    trust = [sys.executable, "-m", "nbformat.sign", str(saved)]
+    # Pages of a notebook that is not trusted run no scripts, so that the replay would not move,
+    # and lose their links to data.
+    saved = [f"labs/{name}/solution/{name}.ipynb" for name in ("03_allreduce_by_hand", "08_timeline")]
+    trust = [sys.executable, "-m", "nbformat.sign", *(str(folder / name) for name in saved)]
     subprocess.run(trust, env=env, check=True, timeout=60, stdout=subprocess.DEVNULL)
     log = open(folder / "log", "w")
     job = subprocess.Popen(
@@ -191,3 +193,14 @@ def test_the_replay_moves_with_its_slider(server, page):
     picture(page, "replay")
     replay.locator("input").fill("6")
     expect(replay.locator(".text")).to_contain_text("End: 4 of 4 ranks have the sum of all.")
+
+
+def test_a_timeline_can_be_downloaded(server, page):
+    open_lab(page, server, "08_timeline/solution/08_timeline.ipynb")
+    link = page.locator("a[download='training.json.gz']")
+    link.scroll_into_view_if_needed()
+    picture(page, "timeline")
+    with page.expect_download() as got:
+        link.click()
+    with gzip.open(got.value.path()) as file:
+        assert json.loads(file.read())
