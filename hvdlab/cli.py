@@ -115,6 +115,35 @@ def reset(
 
 
 @app.command()
+def rehearse(
+    labs: Annotated[
+        list[str] | None,
+        typer.Argument(help="half-day, day, two-days, or labs such as 00 06; day by default."),
+    ] = None,
+    students: Annotated[int, typer.Option(help="So many at once on this machine.", min=1)] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for the page and the notebooks.")] = Path(
+        "rehearsal"
+    ),
+) -> None:
+    """For the trainer: run the labs, solved and unsolved, as the class will do tomorrow.
+
+    Says what each takes (waiting, memory, processes, ports, disk), what was fetched from
+    elsewhere, and what fails. Exit code 1 if there is something to do.
+    """
+    from .builder import BuildError
+    from .rehearse.command import run
+
+    try:
+        ready = run(labs or ["day"], students, out)
+    except KeyboardInterrupt:
+        raise fail("interrupted", 130) from None
+    except (BuildError, OSError) as error:
+        raise fail(str(error)) from None
+    if not ready:
+        raise typer.Exit(1)
+
+
+@app.command()
 def board(
     host: Annotated[str, typer.Option(help="0.0.0.0 lets your network reach it.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Where it listens.")] = 8765,

@@ -65,7 +65,7 @@ if hvd.rank() == 0:
 # Each lane is a tensor. In a lane
 #
 # - **grey** is `NEGOTIATE_ALLREDUCE`: rank 0 has asked for the allreduce, and not all ranks wait for it yet;
-# - **pale blue** is the allreduce as a whole, and what lies in it are its parts, such as copying into the fusion buffer (`MEMCPY_IN_FUSION_BUFFER`) and moving the bytes (`SHM_ALLREDUCE`: through shared memory);
+# - **pale blue** is the allreduce as a whole, and what lies in it are its parts, such as copying into the fusion buffer (`MEMCPY_IN_FUSION_BUFFER`) and moving the bytes (`SHM_ALLREDUCE`: through shared memory). Small tensors are copied before the ranks have agreed, so this part lies in the grey;
 # - the **ticks** (dots in the still picture) say when each rank began to wait for it. After `allreduce_async` that is later than the call.
 #
 # In JupyterLab, turn the wheel to zoom, drag to move, and point at a bar to read it.
