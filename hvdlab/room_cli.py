@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -79,6 +80,7 @@ def rehearse(
     from .builder import BuildError
     from .rehearse.command import run
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the labs as Ctrl-C does
     try:
         ready = run(labs or ["day"], students, out)
     except KeyboardInterrupt:

@@ -75,7 +75,11 @@ def _run(lab: Lab, make: Callable[[Lab], NotebookNode], students: int, out: Path
         with Watch(folder) as run.seen, ThreadPoolExecutor(students) as pool:
             notebooks = [make(lab) for _ in places]
             works = [place / "labs" / name for place in places]
-            told = list(pool.map(_execute, notebooks, works))
+            try:
+                told = list(pool.map(_execute, notebooks, works))
+            except BaseException:  # an interrupt: without their kernels the threads end
+                watchdog.end(folder, MARK, politely=False)
+                raise
             # What ends with its notebook has a moment for it.
             deadline = time.monotonic() + watchdog.PATIENCE
             while watchdog.processes(folder, MARK) and time.monotonic() < deadline:

@@ -2,9 +2,13 @@
 
 import os
 import re
+import signal
+import threading
+import time
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -111,6 +115,21 @@ def test_what_fails_and_what_is_left_is_found(course, tmp_path):
     solved, unsolved = rehearse(["07"], 1, tmp_path / "out")
     for run in (solved, unsolved):
         assert any("KeyError: 'gone'" in problem for problem in run.problems)
+
+
+def test_an_interrupt_ends_all_of_it(course, tmp_path):
+    course(code="Path.home().joinpath('begun').touch()\ntime.sleep(600)")
+
+    def interrupt() -> None:
+        while not (tmp_path / "home" / "begun").exists():
+            time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.raises(KeyboardInterrupt):
+        list(rehearse(["07"], 2, tmp_path / "out"))
+    assert set(psutil.Process().children(recursive=True)) <= before
 
 
 def test_the_command_writes_a_page_and_says_what_to_do(course, tmp_path, monkeypatch):
