@@ -1,5 +1,5 @@
 # make lab      install everything, train the first example on 1 and 2 processes, compare
-# make jupyter  open the labs
+# make jupyter  open your copy of the labs
 # make test     check the code and run the tests
 
 PYTHON ?= python3
@@ -34,10 +34,11 @@ lab:  ## Install, fetch the data, train on 1 and 2 processes, compare; FULL=1 tr
 	@$(BIN)/hvdlab compare $(if $(FULL),,--minutes 2.3) scripts/solutions/fashion_mnist_torch.py
 	@echo "Open the labs with: make jupyter"
 
-jupyter: install  ## Open JupyterLab on labs/
+jupyter: install  ## Open JupyterLab on your copy of the labs, in course/
+	@$(BIN)/hvdlab handout course >/dev/null
 	@PATH="$(abspath $(BIN)):$$PATH" \
 	    JUPYTER_CONFIG_PATH="$(CURDIR)/tools/jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
-	    exec jupyter lab --ip=127.0.0.1 --ServerApp.root_dir=labs \
+	    exec jupyter lab --ip=127.0.0.1 --ServerApp.root_dir=course/labs \
 	    --LabApp.default_url=/lab/tree/README.md $(AS_ROOT) $(JUPYTER_ARGS)
 
 test: install lint  ## Check the code, then run the tests

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from .room_cli import app as room
+from .room_cli import fail
 from .slurm.command import app as slurm
 
 app = typer.Typer(
@@ -17,13 +18,8 @@ app = typer.Typer(
 )
 
 
-def fail(message: str, code: int = 1) -> typer.Exit:
-    """Say on stderr what went wrong; raise the result."""
-    print(f"hvdlab: {message}", file=sys.stderr, flush=True)
-    return typer.Exit(code)
-
-
 app.add_typer(slurm, name="slurm")
+app.add_typer(room)
 
 
 @app.callback()
@@ -69,25 +65,6 @@ def data(
         raise fail(str(error)) from None
     if require_full and not complete:
         raise fail("not every data set is complete")
-
-
-@app.command()
-def labs(
-    folder: Annotated[Path, typer.Argument(help="Made if need be; files that are there stay.")],
-) -> None:
-    """Write the labs, with scripts, sbatch files and pages, into a folder to work in."""
-    from .handout import write
-
-    try:
-        written, different = write(folder)
-    except (ValueError, OSError) as error:
-        raise fail(str(error)) from None
-    notebooks = sum(path.suffix == ".ipynb" and "solution" not in path.parts for path in written)
-    print(f"{folder}: {len(written)} files written, {notebooks} of them notebooks to work through")
-    if different:
-        count = len(different)
-        print(f"Files of yours that stay as they are: {count}, such as {different[0]}")
-    print(f"Begin with: cd {folder} && jupyter lab labs/README.md")
 
 
 @app.command()
@@ -156,34 +133,6 @@ def build(
     except KeyboardInterrupt:
         raise fail("interrupted", 130) from None
     except BuildError as error:
-        raise fail(str(error)) from None
-
-
-@app.command()
-def nbgrader(
-    folder: Annotated[Path, typer.Argument(help="The course's folder; made if need be.")],
-    numbers: Annotated[
-        list[str] | None, typer.Argument(help="Labs, such as 02 03; all by default.")
-    ] = None,
-    labs: Annotated[Path, typer.Option(help="The folder of the labs.")] = Path("labs"),
-    students: Annotated[
-        Path | None, typer.Option(help="CSV: id, and perhaps first_name, last_name, email.")
-    ] = None,
-    exchange: Annotated[
-        Path | None, typer.Option(help="nbgrader's exchange; FOLDER/exchange by default.")
-    ] = None,
-    name: Annotated[str, typer.Option(help="The course's id.")] = "hvdlite",
-) -> None:
-    """Make a course of nbgrader from the labs, to hand them out, collect and mark them.
-
-    What is in the folder already stays. See docs/instructor.md for nbgrader's own commands.
-    """
-    from .builder import BuildError
-    from .grading import CourseError, make_course
-
-    try:
-        make_course(folder, labs, numbers or [], students, exchange, name)
-    except (BuildError, CourseError, OSError) as error:
         raise fail(str(error)) from None
 
 

@@ -18,6 +18,8 @@ import traceback
 from types import TracebackType
 from typing import Any, TypeVar
 
+from .board import report
+
 Value = TypeVar("Value")
 _SIGNS = {"done": ("✔", "#00704F"), "open": ("○", "#8A6100"), "wrong": ("✘", "#B0413E")}
 
@@ -75,9 +77,17 @@ class Check:
         elif not self.lines:
             self.lines.append(("wrong", "the check looked at something", "it stated nothing"))
         self._show()
+        report(self.name, self.result, self._sentence(error))
         if self.result != "done" and os.environ.get("NBGRADER_EXECUTION"):
             raise AssertionError(str(self))
         return True
+
+    def _sentence(self, error: BaseException | None) -> str:
+        """What is not right, in the check's words; what it saw may be the student's."""
+        if error is not None and not isinstance(error, NotDone):
+            return f"the code ends with {type(error).__name__}"
+        wrong = [what for result, what, _ in self.lines if result == self.result != "done"]
+        return wrong[0].partition(": ")[0] if wrong else ""
 
     def __str__(self) -> str:
         head = {"done": "done", "open": "not done yet", "wrong": "not right yet"}[self.result]

@@ -21,36 +21,55 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from .brief import BriefError, BriefInterrupt
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 LIMIT = 300.0  # seconds that a cell's program may run
-OUTPUT_LIMIT = 1 << 20  # characters of output that a cell shows
+SHOWN = 1 << 16  # characters of output that a cell shows, so that notebooks stay small
+LAST = 1 << 12  # characters of its end that are shown all the same
+ENDLESS = 1 << 24  # characters after which a program is ended
 _PATIENCE = 8.0  # seconds between asking a job to end and killing it
 
 
+class CellFailed(BriefError):
+    """The program of a cell has failed. It has said above why."""
+
+
 def load(shell: InteractiveShell) -> None:
-    """Register the magics and set up the environment of `!` commands; a second call is fine."""
+    """`%load_ext hvdlab`: the magics, and the environment of `!` commands. Twice is fine."""
+    load_ipython_extension(shell)
+    _prepare()
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Register the magics, each of which prepares the rest when it is used.
+
+    Every kernel of an environment does so at its start (tools/jupyter/ipython_kernel_config.py),
+    so that `%%px` is known after a restart, before the notebook's first cell has run again.
+    """
     from IPython.core.error import UsageError
 
-    prepare_environment()
-    _leave_a_single_gpu()
-
     def run_cell(line: str, cell: str) -> None:
+        _prepare()
         try:
             horovodrun(line, cell)
         except ValueError as error:
             raise UsageError(str(error)) from None
 
     def px(line: str, cell: str | None = None) -> None:
+        _prepare()
         from .engines.magic import px as run_on_ranks  # ipyparallel takes a second to import
 
         run_on_ranks(line, cell)
 
     def step(line: str, cell: str) -> None:
+        _prepare()
         from .conversion.script import magic as write_step
 
         try:
@@ -61,6 +80,12 @@ def load(shell: InteractiveShell) -> None:
     shell.register_magic_function(step, "cell", "step")
     shell.register_magic_function(run_cell, "cell", "horovodrun")
     shell.register_magic_function(px, "line_cell", "px")
+
+
+@cache
+def _prepare() -> None:
+    prepare_environment()
+    _leave_a_single_gpu()
 
 
 def prepare_environment() -> None:
@@ -92,8 +117,8 @@ def _leave_a_single_gpu() -> None:
 def horovodrun(line: str, cell: str) -> None:
     """Run the text of a cell as a program on several ranks, with its output in the cell.
 
-    Raises ValueError for a line that can't be meant, RuntimeError where the program fails or
-    passes a limit, KeyboardInterrupt after an interrupt. No process of it is left in any case.
+    Raises ValueError for a line that can't be meant, CellFailed where the program fails or passes
+    a limit, KeyboardInterrupt after an interrupt. No process of it is left in any case.
     """
     options, arguments, limit = _read(line)
     with tempfile.TemporaryDirectory(prefix="hvdlab-cell-") as folder:
@@ -135,47 +160,58 @@ def _run(command: list[str], env: dict[str, str], limit: float) -> None:
     )
     try:
         told = _show(job, time.monotonic() + limit)
-    except BaseException:
+    except BaseException as error:
         _end(job, signal.SIGINT)
+        if isinstance(error, KeyboardInterrupt):
+            raise BriefInterrupt("the program was ended on all ranks") from None
         raise
     finally:
         _end(job, signal.SIGTERM)
         job.stdout.close()
     if told == "time":
-        raise RuntimeError(
+        raise CellFailed(
             f"the program ran for {limit:g} s and was ended; `%%horovodrun --limit SECONDS` allows "
             "more. Does a rank wait for one that never comes?"
         )
     if told == "output":
-        raise RuntimeError("the program printed more than a cell can show, and was ended")
+        raise CellFailed(f"the program printed more than {ENDLESS >> 20} MB, and was ended")
     if job.returncode:
-        raise RuntimeError(f"the program ended with exit code {job.returncode}; see above")
+        raise CellFailed(f"the program ended with exit code {job.returncode}; see above")
 
 
 def _show(job: subprocess.Popen, deadline: float) -> str:
-    """Print what the job prints until it ends; "time" or "output" tell which limit it passed."""
+    """Print what the job prints until it ends; "time" or "output" tell which limit it passed.
+
+    Of a lot of output its beginning and its end are shown.
+    """
     import select
 
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-    shown = 0
-    while time.monotonic() < deadline:
-        if not select.select([job.stdout], [], [], 0.1)[0]:
+    printed, end = 0, ""
+    why = ""
+    while not why:
+        if time.monotonic() > deadline:
+            why = "time"
+        elif not select.select([job.stdout], [], [], 0.1)[0]:
             if job.poll() is not None:
-                return ""
-            continue
-        data = os.read(job.stdout.fileno(), 1 << 16)
-        if not data:
+                break
+        elif data := os.read(job.stdout.fileno(), 1 << 16):
+            text = decode(data)
+            now = text[: max(0, SHOWN - printed)]
+            print(now, end="", flush=True)
+            end = (end + text[len(now) :])[-LAST:]
+            printed += len(text)
+            why = "output" if printed > ENDLESS else ""
+        else:  # it has closed its output, and may still run
+            try:
+                job.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                why = "time"
             break
-        text = decode(data)
-        print(text, end="", flush=True)
-        shown += len(text)
-        if shown > OUTPUT_LIMIT:
-            return "output"
-    try:
-        job.wait(max(0.1, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return "time"
-    return ""
+    if end:
+        left_out = printed - SHOWN - len(end)
+        print(f"\n... {left_out:,} characters are left out here ...\n{end}" if left_out else end)
+    return why
 
 
 def _end(job: subprocess.Popen, how: signal.Signals) -> None:

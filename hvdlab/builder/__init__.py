@@ -3,7 +3,7 @@
     labs/NN_name/NN_name.ipynb             for students: exercises emptied, no outputs
     labs/NN_name/solution/NN_name.ipynb    for instructors: solved and executed
 
-labs/README.md describes the format.
+docs/labs.md describes the format.
 """
 
 from __future__ import annotations

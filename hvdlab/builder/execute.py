@@ -57,7 +57,7 @@ def _execute(notebook: NotebookNode, folder: Path, env: dict[str, str]) -> None:
             notebook,
             timeout=CELL_LIMIT,
             kernel_name="python3",
-            record_timing=False,
+            record_timing=True,  # `tidy` takes it out
             coalesce_streams=True,
             extra_arguments=["--IPKernelApp.log_level=40"],
             resources={"metadata": {"path": str(folder)}},

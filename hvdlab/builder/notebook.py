@@ -12,7 +12,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from .source import CARD, Cell, Lab, read_card, regions
 
-STUB = ("# YOUR CODE HERE", "...")
+STUB = ("# YOUR CODE HERE", "pass")
 _WEIGHT = {
     "core": "core: do this one first",
     "useful": "useful: do it if there is time",

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.syntax import Syntax
 
+from ..board import report
 from ..progress import bar
 from . import advise as examine
 from . import check
@@ -21,7 +22,7 @@ from .sabotage import hide, known_as
 from .sabotage import reveal as revealed
 from .several import several
 from .show import page, show, to_csv
-from .verdict import DONE, Verdict
+from .verdict import DONE, OPEN, WRONG, Verdict
 
 
 def run(lab: str, script: Path | None, as_json: bool, limit: float, table: bool = False) -> bool:
@@ -31,6 +32,10 @@ def run(lab: str, script: Path | None, as_json: bool, limit: float, table: bool 
     """
     with _a_word():
         verdict = check(lab, script, limit)
+    wrong = [f"step {s.number}, {s.title}" for s in verdict.steps if s.result in (OPEN, WRONG)]
+    sentence = ", ".join(wrong[:1]) or ("" if verdict.done else "the script did not end well")
+    result = "done" if verdict.done else "wrong"
+    report(f"hvdlab check {verdict.version_of}", result, sentence, lab.zfill(2))
     return _tell(verdict, as_json, table)
 
 

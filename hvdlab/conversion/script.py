@@ -108,7 +108,6 @@ def begin(name: str, path: str | Path, again: bool = False) -> Script:
         again: begin anew: what was written is lost.
 
     Raises:
-        FileNotFoundError: there is no folder scripts/ with it, here or further up.
         ValueError: the course has no steps for it.
     """
     global _current
@@ -120,13 +119,13 @@ def begin(name: str, path: str | Path, again: bool = False) -> Script:
     if again or not path.exists():
         text = _marked(original.read_text(encoding="utf-8"), name)
         path.write_text(text, encoding="utf-8")
-    _current = Script(path, original, original.parent / "solutions" / name)
+    _current = Script(path, original, solution(name))
     return _current
 
 
 def solution(name: str) -> Path:
-    """Where the converted script of that name lies; raises FileNotFoundError as `begin` does."""
-    return _find(name).parent / "solutions" / name
+    """Where the converted script of that name lies: with hvdlab, as students may not have it."""
+    return source() / "scripts" / "solutions" / name
 
 
 def current() -> Script:
@@ -155,14 +154,10 @@ def magic(line: str, cell: str) -> None:
 
 
 def _find(name: str) -> Path:
-    here = Path.cwd()
-    for folder in (here, *here.parents, source()):
-        if (folder / "scripts" / "solutions" / name).is_file():
-            return folder / "scripts" / name
-    raise FileNotFoundError(
-        f"scripts/{name} is neither in {here} nor in a folder above it: keep the folders labs/ and "
-        "scripts/ side by side, and start the notebook in its own folder"
-    )
+    """The plain script in the course's folder that the notebook lies in; else hvdlab's own."""
+    folders = (Path.cwd(), *Path.cwd().parents, source())
+    places = (folder / "scripts" / name for folder in folders)
+    return next(place for place in places if place.is_file())
 
 
 def _marked(text: str, name: str) -> str:

@@ -46,14 +46,17 @@ class Engines:
 
         Raises:
             RanksFailed: a rank raised an error, which is shown by its rank.
+            EnginesError: a rank's process has ended, now or before.
         """
+        self._cluster.check()
         if not run(self._cluster, code, limit):
             self.restart()
 
     def apply(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         """Call a function on all ranks; what each of them returned, in rank order."""
+        self._cluster.check()
         result = self._cluster.view.apply_async(function, *args, **kwargs)
-        return self._by_rank(result, result.get())
+        return self._by_rank(result, self._cluster.wait(result))
 
     def pull(self, name: str) -> list[Any]:
         """A variable of every rank, in rank order; None where a rank has none of that name."""
@@ -61,7 +64,8 @@ class Engines:
 
     def push(self, **variables: Any) -> None:
         """Set variables on every rank."""
-        self._cluster.view.push(variables, block=True)
+        self._cluster.check()
+        self._cluster.wait(self._cluster.view.push(variables, block=False))
 
     def restart(self) -> None:
         """Stop the ranks and start new ones; their variables are gone."""
@@ -137,7 +141,9 @@ def current() -> Engines:
         EnginesError: none are running.
     """
     if _running is None:
-        raise EnginesError("no ranks are running; start them with engines.start(2)")
+        raise EnginesError(
+            "no ranks are running; start them with engines.start(2), also after a kernel restart"
+        )
     return _running
 
 

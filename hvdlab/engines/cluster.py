@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import ipyparallel as ipp
 import psutil
 from ipyparallel.cluster.launcher import MPIEngineSetLauncher
 from traitlets import default
 
+from hvdrun.failure import Messages, explain
 from hvdrun.mpi import FOLDER_VARIABLES
 
 from .. import watchdog
+from ..brief import BriefError
 from ..compare.machine import cores, gpus
 from . import remote
 
 _START_LIMIT = 90  # seconds
+_LAST_WORDS = 5.0  # seconds in which mpiexec ends and says why
 
 
-class EnginesError(RuntimeError):
+class EnginesError(BriefError):
     """The engines can't be started or used; the message says what to do."""
 
 
 class _Launcher(MPIEngineSetLauncher):
-    """Takes the mpiexec beside this Python, so that the environment need not be activated."""
+    """Takes the mpiexec beside this Python, so that the environment need not be activated.
+
+    Its engines are on this machine, so a second process beside each, for signals, is not needed.
+    """
+
+    @default("engine_args")
+    def _engine_args(self) -> list[str]:
+        return ["--IPEngine.enable_nanny=False"]
 
     @default("mpi_cmd")
     def _mpi_cmd(self) -> list[str]:
@@ -81,10 +96,16 @@ class Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix="hvdlab-engines-", dir=memory))
         self.record = records() / f"{os.getpid()}-{self.folder.name}.json"
         self._watchdog: subprocess.Popen | None = None
+        self._ended = ""
         self._cluster = ipp.Cluster(
             n=n,
             engine_launcher_class=_Launcher,
             profile_dir=str(self.folder / "profile"),
+            # One process with threads, where there would be nine.
+            controller_args=[
+                "--IPController.use_threads=True",
+                "--IPController.broadcast_scheduler_depth=0",
+            ],
             controller_ip="127.0.0.1",
             controller_location="127.0.0.1",
             engine_timeout=_START_LIMIT,
@@ -128,6 +149,7 @@ class Cluster:
         answers = result.get(timeout=_START_LIMIT)
         self.who = {info["engine_id"]: answer for info, answer in
                     zip(result.metadata, answers, strict=True)}  # fmt: skip
+        self._ranks = {a["rank"]: psutil.Process(a["pid"]) for a in answers}
         sizes = {answer["size"] for answer in answers}
         if sizes != {self.n}:
             raise EnginesError(
@@ -153,9 +175,61 @@ class Cluster:
     @property
     def alive(self) -> bool:
         """Whether all engines are still there."""
-        return all(psutil.pid_exists(info["pid"]) for info in self.who.values()) and set(
-            self.client.ids
-        ) == set(self.who)
+        return not self._ended and all(map(_is_alive, self._ranks.values()))
+
+    def check(self) -> None:
+        """Say which rank has ended, and how.
+
+        Raises:
+            EnginesError: one has.
+        """
+        if self.alive:
+            return
+        self._ended = self._ended or self._how()
+        raise EnginesError(
+            f"{self._ended} Start new ones with engines.start({self.n}); the variables of the old "
+            "ones are gone."
+        )
+
+    def _how(self) -> str:
+        """What MPI's launcher has written about it."""
+        (launcher,) = self._cluster.engines.values()
+        deadline = time.monotonic() + _LAST_WORDS
+        while psutil.pid_exists(launcher.pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        end: dict[str, int] = {}
+        messages = Messages(_Nobody(), {}, end)
+        messages.feed(launcher.get_output().encode())
+        messages.close()
+        pids = {rank: process.pid for rank, process in self._ranks.items()}
+        return explain(1, end, pids, self.n)[1]
+
+    def wait(self, result: ipp.AsyncResult) -> Any:
+        """What all ranks return; raises EnginesError as `check` does."""
+        while not result.done():
+            result.wait(0.1)
+            if not result.done():
+                self.check()
+        return result.get()
+
+    def interrupt(self, ranks: Iterable[int]) -> None:
+        """Send them what the interrupt button sends."""
+        for rank in ranks:
+            with contextlib.suppress(psutil.Error):
+                self._ranks[rank].send_signal(signal.SIGINT)
+
+
+class _Nobody:
+    """Whom the launcher's other words are for."""
+
+    def put(self, stream: object, lines: list[bytes]) -> None:
+        pass
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _environment(n: int) -> dict[str, str]:

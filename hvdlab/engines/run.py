@@ -9,6 +9,8 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..brief import BriefError, BriefInterrupt
+from ..magic import SHOWN
 from . import explain, remote
 
 if TYPE_CHECKING:
@@ -17,27 +19,20 @@ if TYPE_CHECKING:
 EXPLAIN_AFTER = 4.0  # seconds until a waiting cell says what it waits for
 _AFTER_AN_ERROR = 2.0  # seconds that the other ranks get to end by themselves
 _AFTER_AN_INTERRUPT = 6.0
-_OUTPUT_LIMIT = 1 << 20  # characters
 
 
-class RanksFailed(RuntimeError):
+class RanksFailed(BriefError):
     """A rank raised an error in a cell. What it was has been shown already."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"{type(self).__name__}: {self}"]
-
-
-class RanksInterrupted(KeyboardInterrupt):
-    """The cell was interrupted, and the ranks are ready for the next one."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"KeyboardInterrupt: {self}"]
 
 
 def run(cluster: Cluster, code: str, limit: float | None = None) -> bool:
     """Run the code on all ranks and show what they print; see `Engines.run`.
 
     False: a rank could not be interrupted, and the engines must be started anew.
+
+    Raises:
+        EnginesError: a rank's process has ended.
+        RanksFailed: a rank raised an error.
     """
     cell = _Cell(cluster, code)
     deadline = float("inf") if limit is None else time.monotonic() + limit
@@ -48,17 +43,15 @@ def run(cluster: Cluster, code: str, limit: float | None = None) -> bool:
         why, pressed = "button", True
     if why == "limit":
         _tell(f"{limit:g} seconds are over: the cell is interrupted on all ranks.")
+    if not cluster.alive:
+        cell.show(all_of_it=True)
+        cluster.check()
     if why != "done" and not cell.interrupt():
         _tell("A rank is in a call that can't be interrupted, so all ranks are started anew. "
               "Their variables are gone.")  # fmt: skip
         return False
-    if not cluster.alive:
-        cell.show(all_of_it=True)
-        _tell("A rank's process has ended, and with it all others (by os._exit, or for want of "
-              "memory?). The ranks are started anew; their variables are gone.")  # fmt: skip
-        return False
     if pressed:
-        raise RanksInterrupted("the ranks were interrupted and are ready again")
+        raise BriefInterrupt("the ranks were interrupted and are ready again")
     if why != "limit":
         cell.finish()
     return True
@@ -85,12 +78,15 @@ class _Cell:
         return sorted(zip(self.ranks, found, strict=True), key=lambda item: item[0])
 
     def wait(self, deadline: float) -> str:
-        """Until all ranks are "done", one has "failed" and others go on, or the "limit"."""
+        """Until all ranks are "done", one has "failed" and others go on, one's process has
+        "ended", or the "limit"."""
         failed_at = None
         started = time.monotonic()
         while not self.done and time.monotonic() < deadline:
             self.result.wait(0.1)
             self.show()
+            if not self.cluster.alive:
+                return "ended"
             now = time.monotonic()
             if "failed in" in self.ended().values():
                 failed_at = failed_at or now
@@ -133,13 +129,12 @@ class _Cell:
             self.show(all_of_it=True)
             end = time.monotonic() + _AFTER_AN_INTERRUPT
             while not self.done and time.monotonic() < end:
-                engines = [engine for engine, info in self.cluster.who.items()
-                           if info["rank"] not in self.ended()]  # fmt: skip
-                self.cluster.client.send_signal(signal.SIGINT, targets=engines, block=True)
+                self.cluster.interrupt(set(self.ranks) - self.ended().keys())
                 self.result.wait(2.0)
             self.show(all_of_it=True, errors=False)  # without the ranks' own KeyboardInterrupt
             if not self.done:
                 return False
+            self.cluster.check()
             self.cluster.view.apply_async(remote.renew).get(timeout=30)
             return True
 
@@ -189,12 +184,12 @@ class _Cell:
     def _print(self, which: int, text: str, all_of_it: bool) -> int:
         if not all_of_it:
             text = text[: text.rfind("\n") + 1]
-        if text and self.printed < _OUTPUT_LIMIT:
-            lines = text.splitlines()
-            print("\n".join(f"[rank {which}] {line}" for line in lines), flush=True)
-            self.printed += len(text)
-            if self.printed >= _OUTPUT_LIMIT:
-                print("The ranks print more than a cell can show; the rest is left out.")
+        if text and self.printed < SHOWN:
+            labelled = "\n".join(f"[rank {which}] {line}" for line in text.splitlines())
+            print(labelled[: SHOWN - self.printed], flush=True)
+            self.printed += len(labelled)
+            if self.printed >= SHOWN:
+                print("The ranks print more than a notebook should hold; the rest is left out.")
         return len(text)
 
     def _display(self, which: int, output: dict[str, Any]) -> None:

@@ -54,7 +54,13 @@ class Fit:
             f"{name} = {value:.4g} s (standard error {error:.2g} s)"
             if math.isfinite(error)
             else f"{name} = {value:.4g} s (error unknown: no repeats)"
-            for name, value, error in zip(self.names, self.values, self.errors, strict=True)
+            for name, value, error in zip(
+                # The times that go with the terms, as the labs write C(W) = c * term.
+                ["G", *(f"c ({term})" for term in self.names[1:])],
+                self.values,
+                self.errors,
+                strict=True,
+            )
         ]
         return "T(W) = G / W + C(W): " + ", ".join(parts)
 

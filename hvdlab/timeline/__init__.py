@@ -12,15 +12,18 @@ same output carries a PNG, for everything that doesn't know Vega-Lite (GitHub, n
 
 from __future__ import annotations
 
+import base64
+import gzip
 import html
 import os
 from pathlib import Path
 
-from .read import Arrival, Phase, Span, Timeline, load
+from .read import Arrival, Phase, Span, Timeline, in_bytes, load
 
 __all__ = ["Arrival", "Phase", "Span", "Timeline", "load", "show", "summary"]
 
 MOST_SPANS = 2500  # in one picture
+MOST_BYTES = 128 << 10  # of a packed file that a notebook holds
 
 
 def show(
@@ -80,7 +83,7 @@ def summary(whole: Timeline, part: Timeline, path: Path) -> str:
         f"<tr><td style='text-align:left'>{html.escape(one.name)}</td><td>{1e3 * one.seconds:,.1f}"
         f"</td><td>{one.calls:,}</td><td>{one.tensors:,}</td>"
         f"<td>{one.tensors / one.calls:,.1f}</td>"
-        f"<td>{f'{one.bytes / 2**20:,.2f}' if one.bytes else '–'}</td></tr>"
+        f"<td>{in_bytes(one.bytes)}</td></tr>"
         for one in whole.phases()
     )
     late = whole.late()
@@ -92,7 +95,7 @@ def summary(whole: Timeline, part: Timeline, path: Path) -> str:
     head = "<th style='text-align:left'>{}</th><th>{}</th>".format
     tables = (
         f"<table><tr>{head('phase', 'time (ms)')}<th>calls</th><th>tensors</th>"
-        f"<th>tensors a call</th><th>MiB</th></tr>{rows}</table>"
+        f"<th>tensors a call</th><th>data</th></tr>{rows}</table>"
     )
     if waits:
         tables += (
@@ -100,9 +103,20 @@ def summary(whole: Timeline, part: Timeline, path: Path) -> str:
             f"{waits}</table>"
         )
     perfetto = (
-        f"To look at every microsecond: open <a href='https://ui.perfetto.dev' target='_blank'>"
-        f"ui.perfetto.dev</a>, choose <i>Open trace file</i> and take "
-        f"<code>{html.escape(str(path))}</code>. The browser reads it on your machine; nothing is "
-        "sent. Without the Internet, Chrome's <code>chrome://tracing</code> does the same."
+        f"To look at every microsecond: {_download(path)}, open <a href='https://ui.perfetto.dev' "
+        "target='_blank'>ui.perfetto.dev</a>, and drag the file into it. Your browser reads it; "
+        "nothing is sent. Without the Internet, Chrome's <code>chrome://tracing</code> does the "
+        "same."
     )
     return "".join(f"<p>{note}</p>" for note in [*notes, tables, perfetto])
+
+
+def _download(path: Path) -> str:
+    """A link that holds the file itself: the browser may be on another machine than the file."""
+    packed = gzip.compress(path.read_bytes(), mtime=0)
+    name = html.escape(f"{path.name}.gz", quote=True)
+    if len(packed) > MOST_BYTES:
+        return f"download <code>{html.escape(str(path))}</code> from the list of files"
+    data = base64.b64encode(packed).decode()
+    link = f"<a download='{name}' href='data:application/gzip;base64,{data}'>download {name}</a>"
+    return f"{link} ({in_bytes(len(packed))})"

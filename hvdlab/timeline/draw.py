@@ -10,16 +10,23 @@ from .. import style
 from .read import Timeline
 
 _NEGOTIATE, _WHOLE = "#DDDDDD", "#B9D6EA"
+# Words in the names of parts, the first that fits, and their places in the palette.
+# fmt: off
+_PARTS = (
+    ("MEMCPY_IN", 1), ("MEMCPY_OUT", 3), ("ADASUM", 5), ("SHM_", 0), ("RING_", 2), ("NCCL_", 2),
+    ("MPI_", 4), ("", 6),
+)
+# fmt: on
 
 
 def colours(timeline: Timeline) -> dict[str, str]:
-    """A colour for each phase: grey waits, pale blue the whole, the palette for its parts."""
+    """A colour for each phase, the same in every picture: grey waits, pale blue the whole, and
+    the palette for its parts, by the kind of their work."""
     found: dict[str, str] = {}
-    palette = [style.COLOURS[number] for number in (0, 2, 1, 3, 5, 4, 6)]
-    parts = list(dict.fromkeys(s.phase for s in timeline.spans if s.depth))
     for span in timeline.spans:
         if span.depth:
-            found[span.phase] = palette[parts.index(span.phase) % len(palette)]
+            place = next(place for word, place in _PARTS if word in span.phase)
+            found[span.phase] = style.COLOURS[place]
         else:
             found[span.phase] = _NEGOTIATE if span.phase.startswith("NEGOTIATE") else _WHOLE
     return found

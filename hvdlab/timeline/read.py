@@ -19,7 +19,8 @@ class Span:
     """What a tensor did from `start` to `end` (seconds); `depth` 1 lies inside of depth 0.
 
     `call` numbers the calls: tensors that were fused share it. `bytes` is known of whole
-    collectives (depth 0), after they have finished.
+    collectives (depth 0), after they have finished; of a bucket's tensors it is that of all
+    `members` together.
     """
 
     tensor: str
@@ -30,6 +31,7 @@ class Span:
     call: int
     bytes: int = 0
     finished: bool = True
+    members: int = 1
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,10 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Phase:
-    """All spans of one name: seconds in which at least one went on; calls, tensors, bytes."""
+    """All spans of one name: seconds in which at least one went on; calls, tensors, bytes.
+
+    `bytes` is 0 where it is not known.
+    """
 
     name: str
     seconds: float
@@ -93,8 +98,9 @@ class Timeline:
             calls: dict[int, list[Span]] = {}
             for span in spans:
                 calls.setdefault(span.call, []).append(span)
-            sizes = sum(_bytes_of_call(call) for call in calls.values())
-            found.append(Phase(name, _union(spans), len(calls), len(spans), sizes))
+            sizes = [_bytes_of_call(call) for call in calls.values()]
+            known = sum(sizes) if all(sizes) else 0
+            found.append(Phase(name, _union(spans), len(calls), len(spans), known))
         return found
 
     def late(self) -> dict[int, tuple[int, float]]:
@@ -134,9 +140,9 @@ def load(path: str | os.PathLike[str]) -> Timeline:
     text = Path(path).read_text(encoding="utf-8", errors="replace")
     if not text.lstrip().startswith("["):
         raise ValueError(f"{path} is no timeline: it doesn't begin with a list of events")
-    events = list(_events(text))
+    events = [event for event in _events(text) if "ph" in event]
     truncated = not text.rstrip().endswith("]")
-    if not events and not truncated and len(text.split()) > 2:
+    if not events and text.strip(" \n[]"):
         raise ValueError(f"{path} is no timeline: there is no trace event in it")
     names = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name"}
     moments = [e["ts"] for e in events if "ts" in e]
@@ -167,8 +173,11 @@ def load(path: str | os.PathLike[str]) -> Timeline:
             if len(stack) > 1 or event.get("args"):
                 before = ""
             place = stack.pop()
-            size = _size(event.get("args") or {})
-            spans[place] = replace(spans[place], end=when, bytes=size, finished=True)
+            args = event.get("args") or {}
+            members = max(1, int(args.get("members", 1)))
+            spans[place] = replace(
+                spans[place], end=when, bytes=_size(args), finished=True, members=members
+            )
     spans.sort(key=lambda span: (span.start, span.depth))
     return Timeline(tuple(spans), tuple(arrivals), truncated, 0.0, last)
 
@@ -198,9 +207,19 @@ def _size(args: dict) -> int:
 
 
 def _bytes_of_call(spans: list[Span]) -> int:
-    """A bucket of DistributedOptimizer names its whole size at each of its tensors."""
-    sizes = [span.bytes for span in spans]
-    return sizes[0] if len(set(sizes)) == 1 else sum(sizes)
+    """0 if it is not known: of a part of a bucket, which names its whole size at each tensor."""
+    buckets = [span for span in spans if span.members > 1]
+    if len(buckets) % max(1, *(span.members for span in spans)):
+        return 0
+    return round(sum(span.bytes / span.members for span in spans))
+
+
+def in_bytes(number: int) -> str:
+    """Such as "4.58 MiB" or "44 KiB"; "–" for 0, which is not known."""
+    for unit, size, digits in (("MiB", 1 << 20, 2), ("KiB", 1 << 10, 1)):
+        if number >= size:
+            return f"{number / size:,.{digits}f} {unit}"
+    return f"{number} B" if number else "–"
 
 
 def _union(spans: list[Span]) -> float:

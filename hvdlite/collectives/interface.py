@@ -92,8 +92,11 @@ class Collectives:
         """
         self.staged = ()
 
-    def run_staged(self, batch: Sequence[Request]) -> None:
-        """Finish the calls of a round from what all ranks have staged for it."""
+    def run_staged(self, batch: Sequence[Request]) -> np.ndarray:
+        """The result of a round's calls from what all ranks have staged for it.
+
+        It is the output of the only call, or that of all of them, one behind the other.
+        """
         raise NotImplementedError
 
     def allocate(self, row_bytes: int) -> Segment | None:

@@ -16,7 +16,7 @@ import numpy as np
 from hvdlite.collectives.interface import Collectives
 from hvdlite.collectives.reduction import BLOCK_BYTES, Finish, multiply, reduce_into
 from hvdlite.memory import shared_memory
-from hvdlite.memory.slices import even_slices, pack, slices_of, unpack
+from hvdlite.memory.slices import even_slices, pack, slices_of
 from hvdlite.request import ADASUM, Request
 from hvdlite.runtime.groups import Group
 
@@ -126,7 +126,7 @@ class SharedMemoryCollectives(Collectives):
             pack(arrays, mine)
             multiply(mine, what.prescale)
 
-    def run_staged(self, batch: Sequence[Request]) -> None:
+    def run_staged(self, batch: Sequence[Request]) -> np.ndarray:
         what, rows = batch[0].descriptor, self.staged
         outputs = [array for request in batch for array in request.outputs]
         finish = Finish(what.op, what.postscale, self.group.size)
@@ -137,8 +137,7 @@ class SharedMemoryCollectives(Collectives):
             self._reduce_slice(rows, what.op, finish)
             self.group.sync("allreduce")
             self._collect(rows, result)
-        if len(outputs) > 1:
-            unpack(result, outputs)
+        return result
 
     # Parts
 

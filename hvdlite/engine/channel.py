@@ -20,9 +20,11 @@ from hvdlite.collectives.reduction import neutral
 from hvdlite.engine import fusion
 from hvdlite.engine.agreement import QUIET, Offer, joined_ranks, resolve
 from hvdlite.engine.kinds import KINDS
+from hvdlite.engine.timeline import COPY_OUT
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.gpu import cuda
 from hvdlite.gpu.lane import Lane
+from hvdlite.memory.slices import unpack
 from hvdlite.request import Descriptor, Request, digest
 from hvdlite.runtime.groups import Group
 
@@ -102,7 +104,11 @@ class Channel:
         self.round += 1
         requests = list(self._posted.values())
         alone = len(requests) == 1 or len(fusion.plan(requests, self._threshold)) == 1
+        timeline = self.engine.timeline
+        began = timeline.now() if timeline else 0.0
         self.collectives.stage(requests if alone else (), self.round)
+        if timeline and self.collectives.staged:
+            timeline.copied(requests, began)
         digests = [digest(request.descriptor) for request in requests]
         shown = digests[0] if len(digests) == 1 else digest(tuple(digests))
         self.group.exchange.post(self.round, shown)
@@ -179,7 +185,11 @@ class Channel:
         # What was staged before the agreement counts only if all ranks staged the same.
         if self.collectives.staged and not self._offers:
             with self.activity(requests, self.collectives.name, "ALLREDUCE"):
-                self.collectives.run_staged(requests)
+                result = self.collectives.run_staged(requests)
+            outputs = [array for request in requests for array in request.outputs]
+            if len(outputs) > 1:
+                with self.activity(requests, COPY_OUT):
+                    unpack(result, outputs)
         else:
             for batch in fusion.plan(requests, self._threshold):
                 if batch[0].stream is None:

@@ -13,6 +13,7 @@ import numpy as np
 from hvdlite.collectives.adasum import adasum
 from hvdlite.collectives.interface import Collectives
 from hvdlite.collectives.reduction import Finish, multiply
+from hvdlite.engine.timeline import COPY_IN, COPY_OUT
 from hvdlite.memory import slices
 from hvdlite.request import ADASUM, Descriptor, Request
 
@@ -47,7 +48,7 @@ def _allreduce(channel: "Channel", ways: Collectives, *batch: Request) -> None:
     buffer = outputs[0]
     if len(outputs) > 1:
         buffer = np.empty_like(buffer, shape=(sum(len(array) for array in outputs),))
-    with channel.activity(batch, "MEMCPY_IN_FUSION_BUFFER"):
+    with channel.activity(batch, COPY_IN):
         inputs = [array for request in batch for array in request.inputs]
         if len(outputs) > 1 or inputs[0] is not buffer:
             slices.pack(inputs, buffer)
@@ -65,7 +66,7 @@ def _allreduce(channel: "Channel", ways: Collectives, *batch: Request) -> None:
         with channel.activity(batch, ways.name, "ALLREDUCE"):
             ways.allreduce(buffer, what.op, finish)
     if len(outputs) > 1:
-        with channel.activity(batch, "MEMCPY_OUT_FUSION_BUFFER"):
+        with channel.activity(batch, COPY_OUT):
             slices.unpack(buffer, outputs)
 
 

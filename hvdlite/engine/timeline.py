@@ -19,6 +19,7 @@ from typing import Any
 
 from hvdlite.request import Request
 
+COPY_IN, COPY_OUT = "MEMCPY_IN_FUSION_BUFFER", "MEMCPY_OUT_FUSION_BUFFER"
 _END = b"\n]"
 _WRITE_EVERY = 0.02  # seconds; events of that time are written together
 
@@ -64,12 +65,17 @@ class Timeline:
     ) -> None:
         """All ranks have; `posted_at` tells when (time.monotonic_ns), where that is known."""
         if self.mark_cycles:
-            self._put({"ph": "i", "name": "CYCLE_START", "s": "g", "pid": 0, "ts": self._now()})
+            self._put({"ph": "i", "name": "CYCLE_START", "s": "g", "pid": 0, "ts": self.now()})
         for rank, when in zip(ranks, posted_at, strict=False):
             self._mark(requests, "X", str(rank), dur=0, ts=max((when - self._started) / 1000, 0))
         for request in requests:
             self._mark([request], "E")
             self._mark([request], "B", request.descriptor.kind.upper())
+
+    def copied(self, requests: Sequence[Request], began: float) -> None:
+        """From `began` on their data was packed for all ranks, before they have agreed."""
+        self._mark(requests, "B", COPY_IN, ts=began)
+        self._mark(requests, "E")
 
     @contextmanager
     def activity(self, requests: Sequence[Request], *words: str) -> Iterator[None]:
@@ -81,11 +87,14 @@ class Timeline:
     def finished(self, request: Request) -> None:
         """The request has its result, or its error."""
         what = request.descriptor
-        self._mark([request], "E", args={"dtype": what.dtype, "shape": str(what.shapes[0])})
+        # Where it has members the shape is that of all of them together.
+        args = {"dtype": what.dtype, "shape": str(what.shapes[0]), "members": len(request.members)}
+        self._mark([request], "E", args=args)
 
     # Writing
 
-    def _now(self) -> float:
+    def now(self) -> float:
+        """Microseconds since the start, as the events have them."""
         return (time.monotonic_ns() - self._started) / 1000
 
     def _mark(self, requests: Sequence[Request], phase: str, name: str = "", **more: Any) -> None:
@@ -93,7 +102,7 @@ class Timeline:
         for request in requests:
             for tensor in request.members or (request.descriptor.key,):
                 number = self._number(tensor)
-                self._put({"ph": phase, "name": name, "ts": self._now(), "pid": number, **more})
+                self._put({"ph": phase, "name": name, "ts": self.now(), "pid": number, **more})
 
     def _number(self, tensor: str) -> int:
         with self._lock:

@@ -437,7 +437,7 @@ with Check("data and output") as check:
 #
 # ### If you have time left
 #
-# 1. Finish `work/my_tensorflow1.py`: average the metrics, and add a warm-up with `tf.train.get_or_create_global_step()`. Compare with `scripts/solutions/mnist_tensorflow1.py`.
+# 1. Finish `work/my_tensorflow1.py`: average the metrics, and add a warm-up with `tf.train.get_or_create_global_step()`. `hvdlab check 07 work/my_tensorflow1.py` says what you have.
 # 2. In your TensorFlow 2 script, broadcast *before* the first step. What is missing on the other ranks, and when does it show?
 # 3. Start 4 processes on your machine, with 1 thread each. Predict the images per second first.
 # 4. The log of your script (`--log-dir`) still says `"processes": 1`, and the learning rate of one process. Find the place, and put it right.

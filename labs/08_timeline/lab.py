@@ -65,7 +65,7 @@ if hvd.rank() == 0:
 # Each lane is a tensor. In a lane
 #
 # - **grey** is `NEGOTIATE_ALLREDUCE`: rank 0 has asked for the allreduce, and not all ranks wait for it yet;
-# - **pale blue** is the allreduce as a whole, and what lies in it are its parts, such as copying into the fusion buffer (`MEMCPY_IN_FUSION_BUFFER`) and moving the bytes (`SHM_ALLREDUCE`: through shared memory);
+# - **pale blue** is the allreduce as a whole, and what lies in it are its parts, such as copying into the fusion buffer (`MEMCPY_IN_FUSION_BUFFER`) and moving the bytes (`SHM_ALLREDUCE`: through shared memory). Small tensors are copied before the ranks have agreed, so this part lies in the grey;
 # - the **ticks** (dots in the still picture) say when each rank began to wait for it. After `allreduce_async` that is later than the call.
 #
 # In JupyterLab, turn the wheel to zoom, drag to move, and point at a bar to read it.
@@ -533,6 +533,6 @@ print(f"Published, with Horovod's overlap: {100 * figure.efficiency:.0f} %.")
 # ### If you have time left
 #
 # 1. Set `HOROVOD_FUSION_THRESHOLD` to 0 with `time_it(..., threshold=0)`. What becomes of `reduce_together`? Which phases disappear?
-# 2. Record `scripts/solutions/fashion_mnist_torch.py` for one epoch with `--limit 2000` and find its broadcasts. How long do they take, and how often do they happen?
+# 2. Record your script of lab 06 for one epoch with `--limit 2000` and find its broadcasts. How long do they take, and how often do they happen?
 # 3. Open a file in Perfetto and measure one `SHM_ALLREDUCE` with the ruler. How many GB/s does it move? Compare with lab 03.
 # 4. In the simulator, how much faster must the network be before VGG-16 hides all of its communication? Change `cluster` in `simulate.reproduce(figure, cluster=...)`.

@@ -57,13 +57,27 @@ def test_each_tensor_has_its_story(tmp_path):
                 last = event["ts"]
         assert depth == 0, tensor
     weight = [e["name"] for e in story["allreduce.weight"] if e["ph"] == "B"]
-    assert weight[:3] == ["NEGOTIATE_ALLREDUCE", "ALLREDUCE", "SHM_ALLREDUCE"]
+    # A small tensor is put where the others find it before the ranks have agreed on it.
+    before = ["NEGOTIATE_ALLREDUCE", "MEMCPY_IN_FUSION_BUFFER"]
+    assert weight[:4] == [*before, "ALLREDUCE", "SHM_ALLREDUCE"]
     ticks = [e["name"] for e in story["allreduce.weight"] if e["ph"] == "X"]
     assert ticks[:2] == ["0", "1"]
     large = [e["name"] for e in story["allreduce.large"] if e["ph"] == "B"]
     assert "MEMCPY_IN_FUSION_BUFFER" in large
     assert "CYCLE_START" in path.read_text()
     assert list(tmp_path.iterdir()) == [path]  # one file, not one a rank
+
+
+@pytest.mark.parametrize("threshold", ["0", "1000000"])
+def test_copies_are_shown_with_and_without_fusion(tmp_path, threshold):
+    path = tmp_path / "timeline.json"
+    before = "MODEL = [(f'tensor {n}', 100) for n in range(8)]"
+    outcome = _train(path, before=before, HOROVOD_FUSION_THRESHOLD=threshold)
+    assert outcome.returncode == 0, outcome
+    story = _by_tensor(path)
+    events = [event["name"] for n in range(8) for event in story[f"allreduce.tensor {n}"]]
+    assert "MEMCPY_IN_FUSION_BUFFER" in events
+    assert ("MEMCPY_OUT_FUSION_BUFFER" in events) == (threshold != "0")
 
 
 def test_init_alone_and_the_variable_set_in_the_program(tmp_path):

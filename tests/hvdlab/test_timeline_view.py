@@ -1,6 +1,9 @@
 """The view of a timeline: of a real job, of a killed one, and of Horovod's own form."""
 
+import base64
+import gzip
 import json
+import re
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -10,7 +13,7 @@ from typer.testing import CliRunner
 
 from hvdlab import timeline
 from hvdlab.cli import app
-from hvdlab.timeline import draw
+from hvdlab.timeline import draw, read
 
 PROGRAM = """
 import os, signal, time
@@ -105,14 +108,74 @@ def test_horovods_own_form_with_a_comma_at_its_end(tmp_path):
     assert found.late() == {0: (0, 0.0), 1: (1, pytest.approx(500e-6))}
 
 
-@pytest.mark.parametrize("text", ["", "hello", "{}", '[{"a": 1}', "[1, 2, 3]"])
-def test_other_files_are_refused_or_empty(tmp_path, text):
+@pytest.mark.parametrize("text", ["", "hello", "{}", '[{"a": 1}', "[1, 2, 3]", "[{", "[null]"])
+def test_other_files_are_refused(tmp_path, text):
     path = tmp_path / "file"
     path.write_text(text)
-    try:
-        assert not timeline.load(path).spans
-    except ValueError as error:
-        assert str(path) in str(error)
+    with pytest.raises(ValueError, match=f"{path} is no timeline"):
+        timeline.load(path)
+    told = CliRunner().invoke(app, ["timeline", str(path)])
+    assert told.exit_code == 1 and "is no timeline" in told.output
+
+
+@pytest.mark.parametrize("text", ["[", "[\n\n]"])
+def test_a_timeline_that_has_just_begun_is_empty(tmp_path, text):
+    path = tmp_path / "file"
+    path.write_text(text)
+    assert not timeline.load(path).spans
+
+
+BUCKETS = """
+import torch
+import hvdlite.torch as hvd
+hvd.init()
+model = torch.nn.Sequential(torch.nn.Linear(100, 50), torch.nn.Linear(50, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+for step in range(2):
+    optimizer.zero_grad()
+    model(torch.ones(4, 100)).sum().backward()
+    optimizer.step()
+for same in [hvd.allreduce_async(torch.ones(1000), name=f"same.{n}") for n in range(3)]:
+    hvd.synchronize(same)
+"""
+
+
+def test_a_part_of_a_bucket_does_not_claim_all_of_it(tmp_path):
+    path = tmp_path / "buckets.json"
+    outcome = launch(BUCKETS, 2, timeout=180, env={"HOROVOD_TIMELINE": str(path)})
+    assert outcome.returncode == 0, outcome
+    whole = timeline.load(path)
+
+    def moved(tensors: str) -> int:
+        return phase(whole.part(0, whole.seconds, tensors), "ALLREDUCE").bytes
+
+    steps = moved("") - 3 * 4000  # tensors of the same size, and no bucket
+    model = 4 * (100 * 50 + 50 + 50 * 10 + 10)
+    assert 2 * model <= steps < 2.1 * model  # a bucket has gaps
+    assert moved("weight") == moved("bias") == 0  # not known
+    assert moved("same") == 3 * 4000
+    names = [read.in_bytes(number) for number in (0, 999, 4096, 3 << 20)]
+    assert names == ["–", "999 B", "4.0 KiB", "3.00 MiB"]
+
+
+def test_a_phase_has_one_colour_in_all_pictures(job):
+    whole = timeline.load(job)
+    colours = draw.colours(whole)
+    assert len(set(colours.values())) == len(colours)
+    for name in ("waited-for", "small", "last"):
+        part = whole.part(0, whole.seconds, name)
+        assert draw.colours(part).items() <= colours.items()
+
+
+def test_the_file_can_be_downloaded_from_the_notebook(job, tmp_path, monkeypatch):
+    whole = timeline.load(job)
+    page = timeline.summary(whole, whole, job)
+    (packed,) = re.findall(r"href='data:application/gzip;base64,([^']+)'", page)
+    assert gzip.decompress(base64.b64decode(packed)) == job.read_bytes()
+    assert "download='timeline.json.gz'" in page and "https://ui.perfetto.dev" in page
+    monkeypatch.setattr(timeline, "MOST_BYTES", 10)
+    assert "base64" not in timeline.summary(whole, whole, job)
 
 
 def test_show_gives_a_chart_a_picture_and_tables(job):

@@ -8,6 +8,7 @@ import pytest
 
 from hvdlab.builder import BuildError, build, find, instructor, paths, read, student, write
 
+
 LABS = Path(__file__).resolve().parents[2] / "labs"
 
 OPENING = """\
@@ -87,7 +88,7 @@ def line_of(text: str, part: str) -> int:
 def test_students_get_the_exercise_emptied_and_no_hidden_tests(tmp_path):
     lab = read(source(tmp_path, GOOD))
     opening, card, solution, check, shell, px, summary = student(lab).cells
-    assert solution.source == "def mean(numbers):\n    first = None\n    # YOUR CODE HERE\n    ..."
+    assert solution.source == "def mean(numbers):\n    first = None\n    # YOUR CODE HERE\n    pass"
     assert check.source == "assert mean([1, 3]) == 2"
     assert shell.source == '!echo "from the shell"'
     assert px.source.startswith("%%px --limit 3\nprint")
@@ -222,3 +223,10 @@ def test_every_exercise_of_a_solution_is_done(path):
             continue
         told = "".join(o.get("data", {}).get("text/plain", "") for o in cell.outputs)
         assert ": done\n" in told and "✘" not in told, (cell.id, told)
+
+
+@pytest.mark.parametrize("source", find(LABS), ids=lambda source: source.parent.name)
+def test_an_unwritten_exercise_shows_nothing(source):
+    """A cell that ends with an expression shows its value, and `...` shows "Ellipsis"."""
+    for cell in student(read(source)).cells:
+        assert cell.cell_type != "code" or cell.source.splitlines()[-1:] != ["..."], cell.source

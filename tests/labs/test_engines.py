@@ -137,9 +137,48 @@ def test_a_rank_that_hears_no_interrupt_is_replaced(notebook):
 def test_without_engines_px_says_what_to_do():
     notebook = Notebook()
     try:
-        assert "engines.start(2)" in notebook.run("%%px\nprint(1)")
+        told = notebook.run("%%px\nprint(1)")
+        assert "engines.start(2)" in told and "Traceback" not in told
     finally:
         notebook.close()
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("os._exit(3)", "rank 1 exited with code 3"),
+        ("os.kill(os.getpid(), 9)", "rank 1 was killed by signal 9 (SIGKILL)"),
+        ("ctypes.string_at(0)", "rank 1 was killed by signal 11 (SIGSEGV)"),
+    ],
+)
+def test_a_rank_that_ends_is_named_in_a_line_until_there_are_new_ones(end, told):
+    notebook = Notebook()
+    try:
+        notebook.run(START)
+        cell = "%%px\nimport os, ctypes\nfrom mpi4py import MPI\n"
+        cell += f"if MPI.COMM_WORLD.rank == 1:\n    {end}\nMPI.COMM_WORLD.barrier()"
+        first = notebook.run(cell)
+        later = [notebook.run(c) for c in ("%%px\nprint(1)", "ranks.pull('x')", "ranks.push(x=1)")]
+        for shown in (first, *later):
+            (line,) = [one for one in shown.splitlines() if "EnginesError" in one]
+            assert told in line and "engines.start(2)" in line
+            assert "Traceback" not in shown and "ipyparallel" not in shown
+        notebook.run(START)
+        assert "[rank 1] 2" in notebook.run("%%px\nfrom mpi4py import MPI\nMPI.COMM_WORLD.size")
+        assert "exited with code 5" in notebook.run("import os\nranks.apply(os._exit, 5)")
+    finally:
+        notebook.close()
+
+
+def test_ranks_cost_few_processes(notebook):
+    """The watchdog, the controller and its heart, mpiexec, and the ranks themselves."""
+    assert len(notebook.children()) <= 6, notebook.commands()
+
+
+def test_of_much_output_the_notebook_keeps_a_part(notebook):
+    told = notebook.run("%%px\nfor number in range(30_000):\n    print('line', number)")
+    assert len(told) < 100_000 and "the rest is left out" in told
+    assert still_works(notebook)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """JupyterLab in a real browser: open a lab, run all cells, see the plot, interrupt a deadlock."""
 
+import gzip
 import json
 import os
 import re
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
+
+from hvdlab import handout
 
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -34,7 +37,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def server(tmp_path_factory):
     """JupyterLab on a copy of the labs; the address with its token."""
     folder = tmp_path_factory.mktemp("jupyter")
-    shutil.copytree(ROOT / "labs", folder / "labs")
+    handout.write(folder, everything=True)
     # A slow machine needs longer than the lab allows to press the button by hand.
     stuck = folder / "labs" / "02_mpi_in_a_notebook" / "02_mpi_in_a_notebook.ipynb"
     stuck.write_text(stuck.read_text().replace("--limit 15", "--limit 120"))
@@ -59,9 +62,10 @@ def server(tmp_path_factory):
         "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
     }
-    # Pages of a notebook that is not trusted run no scripts, and so the replay would not move.
-    saved = folder / "labs" / "03_allreduce_by_hand" / "solution" / "03_allreduce_by_hand.ipynb"
-    trust = [sys.executable, "-m", "nbformat.sign", str(saved)]
+    # Pages of a notebook that is not trusted run no scripts, so that the replay would not move,
+    # and lose their links to data.
+    saved = [f"labs/{name}/solution/{name}.ipynb" for name in ("03_allreduce_by_hand", "08_timeline")]
+    trust = [sys.executable, "-m", "nbformat.sign", *(str(folder / name) for name in saved)]
     subprocess.run(trust, env=env, check=True, timeout=60, stdout=subprocess.DEVNULL)
     log = open(folder / "log", "w")
     job = subprocess.Popen(
@@ -189,3 +193,14 @@ def test_the_replay_moves_with_its_slider(server, page):
     picture(page, "replay")
     replay.locator("input").fill("6")
     expect(replay.locator(".text")).to_contain_text("End: 4 of 4 ranks have the sum of all.")
+
+
+def test_a_timeline_can_be_downloaded(server, page):
+    open_lab(page, server, "08_timeline/solution/08_timeline.ipynb")
+    link = page.locator("a[download='training.json.gz']")
+    link.scroll_into_view_if_needed()
+    picture(page, "timeline")
+    with page.expect_download() as got:
+        link.click()
+    with gzip.open(got.value.path()) as file:
+        assert json.loads(file.read())

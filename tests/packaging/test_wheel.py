@@ -42,7 +42,8 @@ def test_wheel_has_every_file_of_the_packages_and_no_other(built):
     # Where Python looks for it at each start, and not among the files of its package.
     packages = source_files(*PACKAGES) - {"hvdnames/hvdnames.pth"} | {"hvdnames.pth"}
     course = {f"hvdlab/course/{name}" for name in source_files(*COURSE)}
-    assert names == packages | course
+    shared = {"hvdlite-0.1.0.data/data/etc/ipython/ipython_kernel_config.py"}
+    assert names == packages | course | shared
     assert any(name.startswith("hvdlab/") and name.endswith(".gz") for name in names)
 
 
@@ -168,8 +169,9 @@ def test_alone_there_is_no_warning(alone):
 
 
 def test_labs_are_written_from_the_wheel_and_edits_stay(alone, tmp_path):
-    code = "import sys; from hvdlab.__main__ import main; sys.argv[1:] = ['labs', {!r}]; main()"
-    code, course = code.format(str(tmp_path / "course")), tmp_path / "course"
+    course = tmp_path / "course"
+    words = ["handout", "--all", str(course)]
+    code = f"import sys; from hvdlab.__main__ import main; sys.argv[1:] = {words}; main()"
     told, _ = ask(Path(sys.executable), code, PYTHONPATH=str(alone))
     assert "12 of them notebooks" in told and "stay" not in told
     found = {str(path.relative_to(course)) for path in course.rglob("*") if path.is_file()}
@@ -181,15 +183,20 @@ def test_labs_are_written_from_the_wheel_and_edits_stay(alone, tmp_path):
     assert "0 files written" in told
     assert "stay as they are: 1, such as scripts/mnist_torch.py" in told
     assert (course / "scripts" / "mnist_torch.py").read_text() == "mine"
+    code = (
+        f"import os; os.chdir({str(course)!r}); {code.replace(str(words), repr(['reset', '06']))}"
+    )
+    ask(Path(sys.executable), code, PYTHONPATH=str(alone))
+    assert (course / "labs/old_06_pytorch_1/mnist_torch.py").read_text() == "mine"
 
 
 def test_the_shell_completes_the_commands(alone):
-    asked = {"_HVDLAB_COMPLETE": "complete_bash", "COMP_WORDS": "hvdlab la", "COMP_CWORD": "1"}
+    asked = {"_HVDLAB_COMPLETE": "complete_bash", "COMP_WORDS": "hvdlab han", "COMP_CWORD": "1"}
     told, _ = ask(
         Path(sys.executable), "from hvdlab.__main__ import main; main()",
         PYTHONPATH=str(alone), **asked,
     )  # fmt: skip
-    assert told.split() == ["labs"]
+    assert told.split() == ["handout"]
 
 
 def test_commands_name_the_extra_that_is_missing(alone):

@@ -1,0 +1,173 @@
+"""The commands for a class and its room, a part of `hvdlab`: see cli.py."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer()
+
+
+def fail(message: str, code: int = 1) -> typer.Exit:
+    """Say on stderr what went wrong; raise the result."""
+    print(f"hvdlab: {message}", file=sys.stderr, flush=True)
+    return typer.Exit(code)
+
+
+@app.command()
+def handout(
+    folder: Annotated[Path, typer.Argument(help="Made if need be; files that are there stay.")],
+    all_: Annotated[
+        bool,
+        typer.Option("--all", help="Also the solutions, the labs' sources, the trainer's pages."),
+    ] = False,
+) -> None:
+    """Write what students get, and no answers, into a folder: labs, scripts, sbatch files, pages.
+
+    It needs no clone of the repository: the installed package brings everything along.
+    """
+    from .handout import write
+
+    try:
+        written, different = write(folder, everything=all_)
+    except (ValueError, OSError) as error:
+        raise fail(str(error)) from None
+    notebooks = sum(path.suffix == ".ipynb" and "solution" not in path.parts for path in written)
+    print(f"{folder}: {len(written)} files written, {notebooks} of them notebooks to work through")
+    if different:
+        count = len(different)
+        print(f"Files of yours that stay as they are: {count}, such as {different[0]}")
+    print(f"Begin with: cd {folder} && jupyter lab labs/README.md")
+
+
+@app.command()
+def reset(
+    lab: Annotated[str, typer.Argument(help="Such as 06.")],
+) -> None:
+    """Set one lab back to what was handed out, in this folder's course; your work is kept."""
+    from .handout import reset as set_back
+
+    try:
+        path, kept = set_back(lab, Path.cwd())
+    except (ValueError, OSError) as error:
+        raise fail(str(error)) from None
+    print(f"{path} is as it was handed out")
+    if kept:
+        print(f"What you had there is in {kept}")
+        print("In JupyterLab close the lab's tab, shut its kernel down, and open it again.")
+
+
+@app.command()
+def rehearse(
+    labs: Annotated[
+        list[str] | None,
+        typer.Argument(help="half-day, day, two-days, or labs such as 00 06; day by default."),
+    ] = None,
+    students: Annotated[int, typer.Option(help="So many at once on this machine.", min=1)] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for the page and the notebooks.")] = Path(
+        "rehearsal"
+    ),
+) -> None:
+    """For the trainer: run the labs, solved and unsolved, as the class will do tomorrow.
+
+    Says what each takes (waiting, memory, processes, ports, disk), what was fetched from
+    elsewhere, and what fails. Exit code 1 if there is something to do.
+    """
+    from .builder import BuildError
+    from .rehearse.command import run
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the labs as Ctrl-C does
+    try:
+        ready = run(labs or ["day"], students, out)
+    except KeyboardInterrupt:
+        raise fail("interrupted", 130) from None
+    except (BuildError, OSError) as error:
+        raise fail(str(error)) from None
+    if not ready:
+        raise typer.Exit(1)
+
+
+@app.command()
+def board(
+    host: Annotated[str, typer.Option(help="0.0.0.0 lets your network reach it.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Where it listens.")] = 8765,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where no port is open: students write into this shared folder."),
+    ] = None,
+    silence: Annotated[
+        float, typer.Option(help="Minutes after which a student counts as silent.")
+    ] = 10,
+    new_tokens: Annotated[
+        bool, typer.Option("--new-tokens", help="Who joined before must join again.")
+    ] = False,
+) -> None:
+    """For the trainer: a live page of who has passed which exercise, and who is stuck.
+
+    It says what students type to join. Nothing is sent to it before.
+    """
+    from .board.server import run
+
+    try:
+        run(host, port, folder, silence, new_tokens)
+    except KeyboardInterrupt:
+        pass
+    except OSError as error:
+        raise fail(f"no board at {host}:{port}: {error.strerror or error}; try --port") from None
+
+
+@app.command()
+def join(
+    address: Annotated[str | None, typer.Argument(help="What your trainer's board shows.")] = None,
+    name: Annotated[str, typer.Option(help="As it stands on the board.")] = "",
+    leave: Annotated[bool, typer.Option("--leave", help="Send nothing more.")] = False,
+) -> None:
+    """Let the trainer's board know how your exercises go: name, lab, exercise, verdict.
+
+    Of your code nothing is sent, and a board that is down disturbs nothing.
+    """
+    from .board import send
+
+    try:
+        if leave:
+            send.leave()
+            print("nothing is sent to a board any more")
+        elif address is None:
+            raise fail("name the board's address, or --leave", 2)
+        else:
+            called, answer = send.join(address, name)
+            print(f"your checks go to the board as {called}" + (f"; {answer}" if answer else ""))
+    except (ValueError, OSError) as error:
+        raise fail(str(error)) from None
+
+
+@app.command()
+def nbgrader(
+    folder: Annotated[Path, typer.Argument(help="The course's folder; made if need be.")],
+    numbers: Annotated[
+        list[str] | None, typer.Argument(help="Labs, such as 02 03; all by default.")
+    ] = None,
+    labs: Annotated[Path, typer.Option(help="The folder of the labs.")] = Path("labs"),
+    students: Annotated[
+        Path | None, typer.Option(help="CSV: id, and perhaps first_name, last_name, email.")
+    ] = None,
+    exchange: Annotated[
+        Path | None, typer.Option(help="nbgrader's exchange; FOLDER/exchange by default.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="The course's id.")] = "hvdlite",
+) -> None:
+    """Make a course of nbgrader from the labs, to hand them out, collect and mark them.
+
+    What is in the folder already stays. See docs/instructor.md for nbgrader's own commands.
+    """
+    from .builder import BuildError
+    from .grading import CourseError, make_course
+
+    try:
+        make_course(folder, labs, numbers or [], students, exchange, name)
+    except (BuildError, CourseError, OSError) as error:
+        raise fail(str(error)) from None

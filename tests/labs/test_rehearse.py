@@ -1,0 +1,150 @@
+"""A rehearsal of a small lab: what it measures, what it finds, and what it leaves behind."""
+
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+from hvdlab import builder, handout, watchdog
+from hvdlab.cli import app
+from hvdlab.rehearse import SCHEDULES, rehearse
+from hvdlab.rehearse.watch import MARK
+
+LAB = """\
+# %% [markdown]
+# # Lab 07: Small
+#
+# You will be able to
+#
+# - see.
+#
+# **Time**: 1 minutes.
+#
+# **Before** you begin: nothing.
+#
+# **Without a GPU**: nothing changes.
+
+# %%
+import socket, subprocess, sys, time
+from pathlib import Path
+from hvdlab.exercise import Check
+
+# %% [markdown] exercise="sum"
+# ## Exercise: a sum
+# goal: Add one number and another.
+# minutes: 3
+# difficulty: 1
+# importance: core
+
+# %% solution="sum"
+total = None
+### BEGIN SOLUTION
+total = {total}
+### END SOLUTION
+
+# %% check="sum" points=1
+with Check("a sum") as check:
+    check.that(check.value(total) == 5, "it is 5")
+
+# %%
+{code}
+
+# %% [markdown]
+# ## Summary
+"""
+COSTS = """\
+server = socket.create_server(("127.0.0.1", 0))
+cache = Path.home() / ".cache/torch"
+cache.mkdir(parents=True, exist_ok=True)
+(cache / "weights").write_bytes(bytes(2 << 20))
+Path("result").write_bytes(bytes(3 << 20))
+time.sleep(4)"""
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """Writes the lab; the home is an empty one."""
+    root = Path(__file__).resolve().parents[2]
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home" / "cache"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setattr(handout, "source", lambda: tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    def write(total: str = "2 + 3", code: str = "pass") -> None:
+        path = tmp_path / "labs" / "07_small" / "lab.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(LAB.format(total=total, code=code))
+        path.with_name("07_small.ipynb").write_text(builder.write(builder.student(builder.read(path))))
+
+    return write
+
+
+def test_it_says_what_a_lab_costs(course, tmp_path):
+    course(code=COSTS)
+    solved, unsolved = rehearse(["07"], 2, tmp_path / "out")
+    assert (solved.solved, unsolved.solved) == (True, False)
+    for run in (solved, unsolved):
+        assert run.problems == []
+        assert (run.promised, run.cards) == (1, 3)
+        assert run.waited >= run.longest[0] >= 4 and run.longest[1].startswith("server =")
+        assert run.seen.processes >= 2 and run.seen.memory > 20 << 20
+        assert run.seen.ports >= 2 and run.seen.disk >= 3 << 20
+    assert list(solved.seen.fetched.values()) == [2 << 20] and not unsolved.seen.fetched
+    (tmp_path / "out/07_small-solved-2.ipynb").exists()
+    kept = nbformat.read(tmp_path / "out/07_small-unsolved-1.ipynb", 4)
+    assert any("iopub.execute_input" in cell.metadata.get("execution", {}) for cell in kept.cells)
+
+
+def test_what_fails_and_what_is_left_is_found(course, tmp_path):
+    course(total="6", code="subprocess.Popen(['sleep', '600'], start_new_session=True)")
+    solved, unsolved = rehearse(["07"], 1, tmp_path / "out")
+    assert any("1 processes were left" in problem for problem in solved.problems)
+    assert any("a sum: not right yet" in problem for problem in solved.problems)
+    assert not any("a sum" in problem for problem in unsolved.problems)
+    assert MARK not in os.environ
+    course(code="raise KeyError('gone')")
+    solved, unsolved = rehearse(["07"], 1, tmp_path / "out")
+    for run in (solved, unsolved):
+        assert any("KeyError: 'gone'" in problem for problem in run.problems)
+
+
+def test_an_interrupt_ends_all_of_it(course, tmp_path):
+    course(code="Path.home().joinpath('begun').touch()\ntime.sleep(600)")
+
+    def interrupt() -> None:
+        while not (tmp_path / "home" / "begun").exists():
+            time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.raises(KeyboardInterrupt):
+        list(rehearse(["07"], 2, tmp_path / "out"))
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def test_the_command_writes_a_page_and_says_what_to_do(course, tmp_path, monkeypatch):
+    monkeypatch.setattr("hvdlab.rehearse.command.examine", list)
+    course(code="'<b>'")
+    done = CliRunner().invoke(app, ["rehearse", "07", "--out", "out"], env={"COLUMNS": "300"})
+    assert done.exit_code == 1 and "lab 07 promises 1 minutes" in done.output, done.output
+    page = (tmp_path / "out/rehearsal.html").read_text()
+    assert len(re.findall("<tr>", page)) == 3 and "promises 1 minutes" in page
+    assert "<b>" not in page
+    done = CliRunner().invoke(app, ["rehearse", "12"])
+    assert done.exit_code == 1 and "there is no lab 12" in done.output
+
+
+def test_schedules_name_labs_that_exist():
+    known = {path.parent.name[:2] for path in (handout.source() / "labs").glob("*/lab.py")}
+    assert all(set(numbers) <= known for numbers in SCHEDULES.values())
+    assert not watchdog.processes("nowhere", MARK)
