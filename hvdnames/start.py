@@ -3,8 +3,8 @@
 Those for Lightning 1 need not import Horovod at all.
 
 `hvdnames.pth`, which lies beside the installed packages, imports this at each start of Python. It
-waits for the first import of Keras, TensorFlow or Lightning, and looks only then whether this is a program
-for Horovod. It imports nothing, so that other programs lose no time.
+waits for the first import of Keras, TensorFlow or Lightning, and looks only then whether this is a
+program for Horovod. It imports nothing, so that other programs lose no time.
 """
 
 import os
