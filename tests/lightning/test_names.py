@@ -2,85 +2,88 @@
 
 import os
 import subprocess
-import sys
 
+import mpi
 import pytest
-from mpi import launch, paths
+from lightning_training import PACKAGES
 
 
-def python(source: str, **env: str) -> str:
-    """What a program prints, in a process without a launcher."""
-    done = subprocess.run(
-        [sys.executable, "-c", source],
-        env={**os.environ, "PYTHONPATH": paths(), **env},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def printed(tmp_path):
+    """What a program prints, in a process without a launcher; `modules` are there already."""
+
+    def run(source: str, modules: tuple[str, ...] = (), **env: str) -> str:
+        program = tmp_path / "program.py"
+        program.write_text(source)
+        done = subprocess.run(
+            [*mpi.python(modules), str(program)],
+            env={**os.environ, "PYTHONPATH": mpi.paths(), **env},
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
 
 
-ORDERS = {
-    "hvd first": "import hvdlite.torch, lightning.pytorch as pl",
-    "hvd last": "import lightning.pytorch as pl, horovod.torch",
-    "old name": "import pytorch_lightning as pl, horovod.torch",
-    "hvd never": "import hvdnames.start, lightning.pytorch as pl",  # hvdnames.pth imports the first
-    "old name, hvd never": "import hvdnames.start, pytorch_lightning as pl",
-}
 TRAINER = """
 trainer = pl.Trainer(strategy="horovod", accelerator="cpu", logger=False)
 strategies = __import__(pl.__name__ + ".strategies", fromlist=["HorovodStrategy"])
 assert type(trainer.strategy) is strategies.HorovodStrategy
 print(type(trainer.strategy).__name__, trainer.world_size)
 """
+FOUND = "HorovodStrategy 1\n"
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_the_name_is_known(order):
-    assert python(f"{ORDERS[order]}{TRAINER}").endswith("HorovodStrategy 1\n")
+def test_lightning_comes_after_hvd(printed):
+    assert printed(f"import hvdlite.torch, lightning.pytorch as pl{TRAINER}").endswith(FOUND)
 
 
-def test_the_class_is_in_the_room_as_well():
-    assert python(
-        "import horovod.torch, lightning.pytorch.strategies as s, hvdlite.lightning as ours\n"
-        "import pytorch_lightning.strategies as old\n"
-        "assert ours.HorovodStrategy is s.HorovodStrategy is not old.HorovodStrategy\n"
-        "print(ours.strategy_for('pytorch_lightning') is old.HorovodStrategy)"
-    ) == ("True\n")
+def test_hvd_comes_after_lightning(printed):
+    source = f"""
+import lightning.pytorch as pl, horovod.torch
+{TRAINER}
+import lightning.pytorch.strategies as new, pytorch_lightning.strategies as old, hvdlite.lightning
+assert hvdlite.lightning.HorovodStrategy is new.HorovodStrategy is not old.HorovodStrategy
+assert hvdlite.lightning.strategy_for("pytorch_lightning") is old.HorovodStrategy
+try:
+    new.BaguaStrategy
+except AttributeError as error:
+    print(error)
+"""
+    output = printed(source, PACKAGES)
+    assert FOUND in output and "has no attribute 'BaguaStrategy'" in output
 
 
-def test_switched_off():
-    source = (
-        "import lightning.pytorch.strategies as s, hvdlite.torch\n"
-        "print('horovod' in s.StrategyRegistry)"
+def test_switched_off(printed):
+    source = "import lightning.pytorch.strategies as s, hvdlite.torch; print([*s.StrategyRegistry])"
+    assert "horovod" not in printed(
+        f"import os; os.environ['HVDLITE_OLD_NAMES'] = '0'; {source}", PACKAGES
     )
-    assert python(source, HVDLITE_OLD_NAMES="0") == "False\n"
-    assert python(source) == "True\n"
+    assert "horovod" in printed(source, PACKAGES)
 
 
-def test_who_does_not_use_lightning_does_not_load_it():
-    source = (
-        "import sys, hvdlite.torch\nprint({'lightning', 'pytorch_lightning', 'hvdlite.lightning'}"
-        " & sys.modules.keys())"
-    )
-    assert python(source) == "set()\n"
+def test_who_does_not_use_lightning_does_not_load_it(printed):
+    names = "{'lightning', 'pytorch_lightning', 'torchmetrics', 'hvdlite.lightning'}"
+    source = f"import sys, hvdlite.torch; print({names} & sys.modules.keys())"
+    assert printed(source, mpi.TORCH) == "set()\n"
 
 
-def test_another_missing_name_is_missing():
-    source = (
-        "import hvdlite.torch, lightning.pytorch.strategies as s\n"
-        "try: s.BaguaStrategy\n"
-        "except AttributeError as error: print(error)"
-    )
-    assert "has no attribute 'BaguaStrategy'" in python(source)
+def test_a_job_of_slurm_started_with_ntasks(printed):
+    """Slurm says --ntasks=2 in these variables; Lightning by itself asks for another one."""
+    variables = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "2(x1)"}
+    source = f"import os; os.environ.update({variables!r})\nimport lightning.pytorch as pl"
+    output = printed(f"{source}, horovod.torch\n{TRAINER}", PACKAGES)
+    assert output.endswith(FOUND)
 
 
-def test_a_program_of_lightning_1_under_mpirun():
+def test_a_program_of_lightning_1():
     """It imports nothing of Horovod's, and prints by rank_zero_only before it has a Trainer."""
-    done = launch(
+    done = mpi.launch(
         """
-        import hvdnames.start
+        import hvdnames.start  # as hvdnames.pth does when Python starts
         import pytorch_lightning as pl
         from lightning_training import fit, plain_module
         from pytorch_lightning.utilities import rank_zero_only
@@ -98,7 +101,7 @@ def test_a_program_of_lightning_1_under_mpirun():
 
 
 def test_a_failing_rank_ends_the_job():
-    done = launch(
+    done = mpi.launch(
         """
         import horovod.torch as hvd
         from lightning_training import fit, plain_module
@@ -118,12 +121,3 @@ def test_a_failing_rank_ends_the_job():
     )
     assert done.returncode != 0
     assert "SystemError: no more" in done.stderr and "rank 1" in done.stderr, done
-
-
-SLURM = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
-
-
-def test_a_job_of_slurm_started_with_ntasks():
-    """Slurm says --ntasks=2 in these variables; Lightning by itself asks for another one."""
-    source = f"import hvdlite.torch, lightning.pytorch as pl{TRAINER}"
-    assert python(source, SLURM_TASKS_PER_NODE="2(x1)", **SLURM).endswith("HorovodStrategy 1\n")
