@@ -17,7 +17,7 @@ from hvdlite.objects import broadcast_object
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import AVERAGE, MAX, MIN, PRODUCT, SUM
 from hvdlite.torch.allreduce_ops import allreduce
-from hvdlite.torch.compression import Compression
+from hvdlite.torch.compression import Compression, Compressor
 from hvdlite.torch.functions import broadcast_parameters
 from hvdlite.torch.ops import allgather
 
@@ -39,29 +39,15 @@ class HorovodMethods(_Strategy):
     Trainer's `devices` and `num_nodes` don't.
 
     compression: `hvd.Compression.fp16` or `.bf16` to send gradients in half the bytes.
-    The others are those of every strategy of Lightning.
+    others: those of every strategy of Lightning, such as `checkpoint_io`.
     """
 
     strategy_name = "horovod"
     is_distributed = True  # so that the Trainer puts in a DistributedSampler
 
-    def __init__(
-        self,
-        accelerator: Any = None,
-        parallel_devices: list[torch.device] | None = None,
-        cluster_environment: Any = None,
-        checkpoint_io: Any = None,
-        precision_plugin: Any = None,
-        compression: Any = Compression.none,
-    ):
+    def __init__(self, *, compression: type[Compressor] = Compression.none, **others: Any):
         init()
-        super().__init__(
-            accelerator=accelerator,
-            parallel_devices=parallel_devices,
-            cluster_environment=cluster_environment,
-            checkpoint_io=checkpoint_io,
-            precision_plugin=precision_plugin,
-        )
+        super().__init__(**others)
         self._gradients = Gradients(compression)
         self._batch_norm = SharedBatchNorm()
         self.set_world_ranks()
