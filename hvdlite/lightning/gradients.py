@@ -69,16 +69,14 @@ class Gradients:
             return
         seen: set[int] = set()  # a parameter of two optimizers is reduced once
         for optimizer in optimizers:
-            params = [
-                param
-                for group in optimizer.param_groups
-                for param in group["params"]
-                if param.requires_grad and id(param) not in seen
-            ]
+            every = [param for group in optimizer.param_groups for param in group["params"]]
+            trained = [param for param in every if param.requires_grad]
+            params = [param for param in trained if id(param) not in seen]
             seen.update(map(id, params))
-            if params:  # none where a GAN's other half is switched off
+            if params:
                 self._sync_of(optimizer).synchronize([{"params": params}])
-        self._fresh.update(optimizers)
+            if trained:  # not where a GAN's other half is switched off
+                self._fresh.add(optimizer)
 
     def _sync_of(self, optimizer: torch.optim.Optimizer) -> GradientSync:
         if isinstance(optimizer, DistributedMixin):

@@ -4,7 +4,9 @@ import pytest
 from lightning_training import PACKAGES, fit, plain_module
 from training import all_weights, check_equal
 
-KINDS = ["plain", "toggled", "clipped", "accumulated", "closure", "backward"]
+KINDS = [
+    "plain", "toggled", "clipped", "accumulated", "held", "closure", "backward", "toggled backward",
+]  # fmt: skip
 
 
 def _rivals(kind: str):
@@ -21,15 +23,19 @@ def _rivals(kind: str):
 
     def training_step(batch, batch_idx):
         for i, optimizer in enumerate(module.optimizers()):
-            if kind == "toggled":
+            if "toggled" in kind:
                 module.toggle_optimizer(optimizer)
             if kind != "accumulated" or batch_idx % 2 == 0:
                 optimizer.zero_grad()
+            if kind == "held":
+                with optimizer.toggle_model(sync_grad=False):
+                    for _ in range(2):
+                        module.manual_backward(module.error(batch))
             loss = module.error(batch) * (i + 1)
             if kind == "closure":
                 optimizer.step(lambda loss=loss: module.manual_backward(loss))
                 continue
-            if kind == "backward":
+            if "backward" in kind:
                 loss.backward()
             else:
                 module.manual_backward(loss)
@@ -37,7 +43,7 @@ def _rivals(kind: str):
                 module.clip_gradients(optimizer, 0.1, "norm")
             if kind != "accumulated" or batch_idx % 2 == 1:
                 optimizer.step()
-            if kind == "toggled":
+            if "toggled" in kind:
                 module.untoggle_optimizer(optimizer)
 
     module.configure_optimizers, module.training_step = configure_optimizers, training_step
