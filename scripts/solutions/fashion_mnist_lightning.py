@@ -13,6 +13,8 @@ from pathlib import Path
 import horovod.torch as hvd
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
@@ -68,7 +70,7 @@ class Classifier(pl.LightningModule):
         right = self.model(images).argmax(dim=1) == labels
         self.log("accuracy", right.float().mean(), sync_dist=True)  # Step 9
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         # Step 4: the plain optimizer; the strategy reduces the gradients before it steps.
         optimizer = torch.optim.SGD(
             self.parameters(),
@@ -92,23 +94,23 @@ class Classifier(pl.LightningModule):
         return factor
 
 
-class Report(pl.Callback):
+class Report(Callback):
     """Reports every epoch, and stops the training when it meets its target."""
 
-    def __init__(self, args, facts):
+    def __init__(self, args, facts: dict):
         self.args, self.facts, self.met_target = args, facts, 0
 
-    def on_train_start(self, trainer, module):
+    def on_train_start(self, trainer, pl_module):
         if trainer.is_global_zero:  # Step 7: one process prints and writes
             self.log = EpochLog(self.args.log_dir, done=trainer.current_epoch, **self.facts)
 
-    def on_train_epoch_start(self, trainer, module):
+    def on_train_epoch_start(self, trainer, pl_module):
         self.start = time.perf_counter()
 
-    def on_validation_start(self, trainer, module):
+    def on_validation_start(self, trainer, pl_module):
         self.seconds = time.perf_counter() - self.start
 
-    def on_train_epoch_end(self, trainer, module):
+    def on_train_epoch_end(self, trainer, pl_module):
         loss, accuracy = (trainer.callback_metrics[name].item() for name in ("loss", "accuracy"))
         if trainer.is_global_zero:  # Step 7
             self.log.add(trainer.current_epoch + 1, self.seconds, loss, accuracy)
@@ -147,12 +149,10 @@ def main():
         "device": "cuda" if use_cuda else "cpu",
         "is_sample": fashion.is_sample,
     }
-    callbacks = [Report(args, facts)]
+    callbacks: list[Callback] = [Report(args, facts)]
     if args.log_dir:
         callbacks.append(
-            pl.callbacks.ModelCheckpoint(
-                args.log_dir, filename="checkpoint", enable_version_counter=False
-            )
+            ModelCheckpoint(args.log_dir, filename="checkpoint", enable_version_counter=False)
         )
     trainer = pl.Trainer(
         strategy="horovod",
