@@ -88,8 +88,8 @@ class HorovodMethods(_Strategy):
         return devices_of_host(self._parallel_devices) if self._parallel_devices else None
 
     @parallel_devices.setter
-    def parallel_devices(self, devices: list[torch.device] | None) -> None:
-        self._parallel_devices = devices
+    def parallel_devices(self, parallel_devices: list[torch.device] | None) -> None:
+        self._parallel_devices = parallel_devices
 
     @property
     def root_device(self) -> torch.device:
