@@ -25,6 +25,7 @@ RANKS = {
     "allreduce": 2,
     "gradients": 2,
     "step": 2,
+    "lightning_step": 2,
     "ranks": 0,
     "keras_step": 0,
     "hosts": 0,
@@ -39,6 +40,8 @@ def missing(name: str) -> str:
         return "needs two NVIDIA GPUs"
     if name.startswith("keras") and not importlib.util.find_spec("tensorflow"):
         return "needs TensorFlow"
+    if name.startswith("lightning") and not importlib.util.find_spec("lightning"):
+        return "needs Lightning"
     if name == "hosts" and (os.geteuid() != 0 or not shutil.which("ip")):
         return "needs root, and iproute2"
     return ""

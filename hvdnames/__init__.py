@@ -1,10 +1,11 @@
-"""What Keras 3 and TensorFlow 2 have removed and programs for Horovod use.
+"""What Keras 3, TensorFlow 2 and Lightning 2 have removed and programs for Horovod use.
 
 A package beside the runtime, which only asks for `supply()`. It adds what is missing and nothing
 else: a program that uses none of it finds Keras and TensorFlow as they are. What a program did
 use is said once, when it ends. `HVDLITE_OLD_NAMES=0` switches all of it off.
 
-`keras_names` and `saving` hold what Keras 3 lacks, `tensorflow_names` what TensorFlow 2 lacks.
+`keras_names` and `saving` hold what Keras 3 lacks, `tensorflow_names` what TensorFlow 2 lacks, and
+`lightning_names` brings Lightning 2 its strategy.
 """
 
 import atexit
@@ -23,6 +24,15 @@ def supply() -> None:
 
     imports.watch(keras_names.PATCHES | tensorflow_names.PATCHES)
     imports.add_modules(keras_names.MODULES)
+
+
+def supply_strategy() -> None:
+    """Add the strategy "horovod" to Lightning, imported or still to come."""
+    if os.environ.get(VARIABLE, "1") == "0":
+        return
+    from hvdnames import imports, lightning_names
+
+    imports.watch(lightning_names.PATCHES)
 
 
 def used(name: str) -> None:

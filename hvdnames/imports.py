@@ -19,6 +19,7 @@ class _Watcher(importlib.abc.MetaPathFinder):
 
     def __init__(self) -> None:
         self.patches: dict[str, Patch] = {}
+        self.known: set[str] = set()  # modules that have had their patch, or will have
         self._asked: set[str] = set()
 
     def find_spec(
@@ -49,10 +50,12 @@ _watcher = _Watcher()
 
 def watch(patches: dict[str, Patch]) -> None:
     """Call each patch with its module, at once or when that is imported. Twice is once."""
-    if _watcher in sys.meta_path:
-        return
-    sys.meta_path.insert(0, _watcher)
+    if _watcher not in sys.meta_path:
+        sys.meta_path.insert(0, _watcher)
     for name, patch in patches.items():
+        if name in _watcher.known:
+            continue
+        _watcher.known.add(name)
         module = sys.modules.get(name)
         if module is None or getattr(module.__spec__, "_initializing", False):
             _watcher.patches[name] = patch

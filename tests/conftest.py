@@ -22,7 +22,8 @@ if not os.environ.get("CI"):  # there, hypothesis has a profile of its own
 
 # What takes long begins first, so that the lanes end together.
 FOLDERS = (
-    "slurm", "labs", "check", "hvdlab", "keras", "tensorflow", "launch", "torch", "core",
+    "slurm", "labs", "check", "hvdlab", "keras", "tensorflow", "lightning", "launch", "torch",
+    "core",
 )  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def install_torch(backend):
 
 def install_rest(mpi, backend):
     """Install hvdlite itself, editable, with TensorFlow, MPI and the course's tools."""
-    extras = ["labs", "grading", "test", "torch"]
+    extras = ["labs", "grading", "test", "torch", "lightning"]
     extras.append("tensorflow-cpu" if backend == "cpu" else "tensorflow")
     if mpi == "wheel":
         extras.append("mpi")

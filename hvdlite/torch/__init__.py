@@ -2,6 +2,7 @@
 
 # ruff: noqa: F401, F403, I001
 # fmt: off
+import hvdnames as _hvdnames
 from hvdlite import *
 from hvdlite import __all__ as _basics
 from hvdlite.calls import barrier
@@ -47,3 +48,5 @@ __all__ = [
 
 for _name in _calls:
     _opaque(globals()[_name])
+
+_hvdnames.supply_strategy()

@@ -157,6 +157,31 @@ def test_the_short_script(train, np):
         assert len(weights(output)) == 2 and len(set(weights(output))) == 1
 
 
+@pytest.mark.slow
+def test_lightning_learns_as_well_as_the_loop_by_hand(train):
+    script = ROOT / "scripts/solutions/fashion_mnist_lightning.py"
+    options = ["--epochs=2", "--threads=1", "--limit=2000", "--batch-size=16"]
+    _, by_hand = train(SOLUTION, *options, np=2)
+    output, epochs = train(script, *options, np=2)
+    assert output.count("test accuracy") == 2 and len(epochs) == 2
+    assert len(weights(output)) == 2 and len(set(weights(output))) == 1
+    for name in ("images", "processes", "batch_size", "learning_rate"):
+        assert epochs[-1][name] == by_hand[-1][name], name
+    assert epochs[-1]["accuracy"] >= max(0.7, by_hand[-1]["accuracy"] - 0.08)
+
+
+@pytest.mark.slow
+def test_lightning_goes_on_after_the_checkpoint(train, tmp_path):
+    script = ROOT / "scripts/solutions/fashion_mnist_lightning.py"
+    options = ["--limit=320", "--threads=1", "--batch-size=16"]
+    train(script, *options, "--epochs=1", np=2)
+    output, epochs = train(script, *options, "--epochs=2", "--resume", np=2)
+    assert [epoch["epoch"] for epoch in epochs] == [1, 2]
+    assert output.count("test accuracy") == 1 and len(set(weights(output))) == 1
+    names = sorted(path.name for path in (tmp_path / "logs").iterdir())
+    assert names == ["checkpoint.ckpt", "epochs.jsonl"]
+
+
 def lines(path):
     """Its lines without comments and indentation."""
     stripped = [line.split("  #")[0].strip() for line in path.read_text().splitlines()]

@@ -33,14 +33,14 @@ def lines_of_code(path: Path) -> int:
     return len(lines)
 
 
-BINDINGS = ("torch", "tensorflow", "keras")
+BINDINGS = ("torch", "tensorflow", "keras", "lightning")
 # What is read together, and the lines of code that a reader can be asked for.
 # We aim at 2,700 for core and gradients together, 1,200 for each binding and 5,300 for hvdlite.
 LIMITS = {
-    "core": 3160, "gradients": 225, "torch": 1420, "tensorflow": 1290, "keras": 510, "elastic": 370,
-    "testing": 65, "hvdrun": 1360,
+    "core": 3160, "gradients": 225, "torch": 1420, "tensorflow": 1290, "keras": 510,
+    "lightning": 295, "elastic": 370, "testing": 65, "hvdrun": 1360,
 }  # fmt: skip
-LIMIT_OF_ALL = 6990  # of hvdlite
+LIMIT_OF_ALL = 7285  # of hvdlite
 
 
 def part_of_the_runtime(path: Path) -> str:
@@ -83,12 +83,13 @@ def test_the_table_of_launchers_costs_the_launcher_nothing():
 def test_old_names_are_beside_the_runtime():
     """One line in each binding asks for them, and they ask the runtime for a table only."""
     used = [path for path in python_files("hvdlite", "hvdrun") if "hvdnames" in imports(path)]
-    bindings = [ROOT / "hvdlite" / name / "__init__.py" for name in ("keras", "tensorflow")]
+    names = ("keras", "tensorflow", "torch")
+    bindings = [ROOT / "hvdlite" / name / "__init__.py" for name in names]
     assert used == bindings
     for path in python_files("hvdnames"):
         ours = {name for name in imports(path) if name.split(".")[0] in ("hvdlite", "horovod")}
         assert ours <= {"hvdlite.runtime.launchers"}, path
-    assert sum(map(lines_of_code, python_files("hvdnames"))) <= 650
+    assert sum(map(lines_of_code, python_files("hvdnames"))) <= 680
 
 
 def test_no_file_is_long():
@@ -124,10 +125,10 @@ def test_the_runtime_needs_none_of_its_users(package):
         assert not {name for name in imports(path) if name.split(".")[0] == package}, path
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow", "keras"])
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "keras", "lightning"])
 def test_a_framework_is_imported_by_its_binding_only(framework):
     for path in python_files("hvdlite"):
-        if path.relative_to(ROOT).parts[1] not in ("torch", "tensorflow", "keras"):
+        if path.relative_to(ROOT).parts[1] not in BINDINGS:
             names = {name.split(".")[0] for name in imports(path)}
             assert framework not in names, path
 
