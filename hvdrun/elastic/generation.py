@@ -1,0 +1,119 @@
+"""One generation of ranks: a job of mpirun that ends at the first failure, or at a change of hosts.
+
+What happens to ranks is told by their machines' agents; mpirun's word counts where they are silent.
+"""
+
+import time
+from argparse import Namespace
+from typing import NamedTuple, TextIO
+
+from hvdrun.elastic.agents import Agents
+from hvdrun.elastic.hosts import Pool, Slot, change
+from hvdrun.failure import Report, explain, explain_reports
+from hvdrun.job import Job
+
+_TOGETHER_SECONDS = 0.5  # between failures that count as one: of all ranks, say
+_LEAVE_SECONDS = 10.0  # for all ranks to notice what one has, and then to leave
+
+
+class Failure(NamedTuple):
+    """How a rank has failed: its exit code, and the same in words."""
+
+    code: int
+    text: str
+
+
+class Generation(Job):
+    """A job on the given slots, the n-th (`number`, from 0) of its training."""
+
+    def __init__(
+        self, number: int, slots: list[Slot], pool: Pool, agents: Agents, args: Namespace,
+        out: int | TextIO, err: int | TextIO,
+    ):  # fmt: skip
+        super().__init__(len(slots), args, out, err)
+        self.number, self.slots, self.pool, self.agents = number, slots, pool, agents
+        self.failures: dict[int, Failure] = {}
+        self.lost: set[str] = set()  # machines
+        self.here: set[int] = set()  # ranks that have come to init()
+        self.again: set[int] = set()  # ranks that want a new generation
+        self.code = 0
+        self._told = slots  # the hosts of which ranks have been told
+        self._here_until = self._kill_at = float("inf")
+
+    def tick(self) -> None:
+        """Look at agents and hosts, and end the generation when it is time."""
+        for machine, words in self.agents.read():
+            self._take(machine, words)
+        now = time.monotonic()
+        slots = self.pool.slots()
+        if (kind := change(self._told, slots)) and self.here:
+            self._told = slots
+            self.agents.tell(order="change", change=f"{time.time()} {kind}\n")
+        if now > min(self._here_until, self._kill_at):
+            self._end_ranks(now)
+
+    def _take(self, machine: str, words: list[str]) -> None:
+        match words:
+            case ["said", "here", rank]:
+                self.here.add(int(rank))
+                self._here_until = time.monotonic() + self.args.start_timeout
+                if len(self.here) == self.np:
+                    self._here_until = float("inf")
+            case ["said", "again", rank]:
+                self.again.add(int(rank))
+                self._kill_in(_LEAVE_SECONDS)
+            case ["said", "end", rank, code, cause]:
+                report = Report(int(code), None if cause == "-" else int(cause))
+                self.reports.setdefault(int(rank), report)
+                if report.code and report.cause is None:
+                    self._fail(int(rank), {"code": report.code})
+            case ["end", rank, "stopped"]:
+                text = f"rank {rank} was stopped (by SIGSTOP, say) and did not go on."
+                self._fail(int(rank), {}, text)
+            case ["end", rank, status] if int(status):
+                told = self.reports.get(int(rank))
+                if told is None or told.cause is None:
+                    name, number = (
+                        ("signal", -int(status)) if int(status) < 0 else ("code", int(status))
+                    )
+                    self._fail(int(rank), {name: number})
+            case ["lost"]:
+                self.lost.add(machine)
+                for rank, slot in enumerate(self.slots):
+                    if slot.machine == machine:
+                        self._fail(rank, {}, f"{slot.host} has gone, and rank {rank} with it.")
+
+    def _fail(self, rank: int, end: dict[str, int], text: str = "") -> None:
+        code = 1
+        if end:
+            code, text = explain(1, end | {"rank": rank}, {}, 1)
+        self.failures.setdefault(rank, Failure(code, text))
+        self._kill_in(_TOGETHER_SECONDS)
+
+    def _kill_in(self, seconds: float) -> None:
+        self._kill_at = min(self._kill_at, time.monotonic() + seconds)
+
+    def _end_ranks(self, now: float) -> None:
+        """Kill what is left; those that did not do what all others have done are to blame."""
+        if now > self._here_until:
+            text = "rank {} did not come to hvd.init() within {:g} s (--start-timeout)."
+            for rank in set(range(self.np)) - self.here:
+                self._fail(rank, {}, text.format(rank, self.args.start_timeout))
+        elif self.again and not self.failures:
+            for rank in set(range(self.np)) - self.again - self.reports.keys():
+                self._fail(rank, {}, f"rank {rank} hangs: it did not notice what all others have.")
+        self._here_until = self._kill_at = float("inf")
+        self.agents.kill_ranks()
+
+    def _verdict(self) -> int:
+        if self.stopped_by:
+            return super()._verdict()
+        for machine, words in self.agents.read():
+            self._take(machine, words)
+        self.code = self.mpirun.returncode
+        if self.code and not self.failures and not self.again:
+            found = explain_reports(self.reports, self.np)
+            code, text = found or explain(self.code, self.end, self.pids, self.np)
+            rank = self.end.get("rank", next(iter(self.reports), 0))
+            self.failures[rank] = Failure(code, text)
+        return self.code
