@@ -53,6 +53,7 @@ class Agent:
         self.generation = -1
         self.variables: dict[str, dict[str, str]] = {}  # of each rank, besides mpirun's
         self.ranks: dict[int, Rank] = {}  # by their process ids
+        self.held: list[tuple[socket.socket, int]] = []  # askers that don't know of a failure yet
         self.orders = b""
         os.mkdir(folder, 0o700)
         os.mkfifo(f"{folder}/report")
@@ -151,21 +152,34 @@ class Agent:
                 self._end(pid)
 
     def _end(self, pid: int) -> None:
-        """Take leave of a rank that has ended, or ends now."""
+        """Take leave of a rank that has ended, or ends now.
+
+        mpirun learns of a failure only when the generation ends, as it would stop the others.
+        """
         rank = self.ranks.pop(pid)
         with contextlib.suppress(OSError):  # its own children
             os.killpg(pid, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         self._pass_reports()  # its last words come first
         self.tell("end", rank.number, "stopped" if rank.was_stopped else status)
-        with contextlib.suppress(OSError, KeyError), rank.asker:
+        with contextlib.suppress(KeyError):
             self.events.unregister(rank.asker)
-            rank.asker.sendall(b"%d\n" % status)
+        if status:
+            self.held.append((rank.asker, status))
+        else:
+            self._answer(rank.asker, status)
+
+    def _answer(self, asker: socket.socket, status: int) -> None:
+        with contextlib.suppress(OSError), asker:
+            asker.sendall(b"%d\n" % status)
 
     def _kill_ranks(self) -> None:
         for pid in list(self.ranks):
             self._signal(pid, signal.SIGKILL)
             self._end(pid)
+        for asker, status in self.held:
+            self._answer(asker, status)
+        self.held.clear()
 
     def _signal(self, pid: int, number: int) -> None:
         for send in (os.killpg, os.kill):  # it may not lead its group yet

@@ -60,7 +60,8 @@ class Driver:
             if number:
                 places = Counter(slot.host for slot in slots)
                 seen = ",".join(f"{host}:{count}" for host, count in places.items())
-                say(f"going on with {len(slots)} ranks ({seen})")
+                ranks = "1 rank" if len(slots) == 1 else f"{len(slots)} ranks"
+                say(f"going on with {ranks} ({seen})")
             generation = Generation(number, slots, self.pool, self.agents, self.args, out, err)
             self._run(generation)
             if generation.stopped_by:
@@ -168,9 +169,10 @@ def slow_modules(preparation: Preparation) -> list[str]:
                 names = [node.module or ""]
             elif not isinstance(node, ast.Import):
                 continue
-            for name in names:
-                for part in name.split("."):
-                    found |= dict.fromkeys(_SLOW.get(part, ()))
+            for part in ".".join(names).split("."):
+                found |= dict.fromkeys(_SLOW.get(part, ()))
+            if {"horovod.torch", "hvdlite.torch"} & set(names):
+                found["hvdlite.torch"] = None
     except (OSError, ValueError, SyntaxError):
         pass
     return list(found)

@@ -3,6 +3,7 @@
 What happens to ranks is told by their machines' agents; mpirun's word counts where they are silent.
 """
 
+import signal
 import time
 from argparse import Namespace
 from typing import NamedTuple, TextIO
@@ -12,7 +13,7 @@ from hvdrun.elastic.hosts import Pool, Slot, change
 from hvdrun.failure import Report, explain, explain_reports
 from hvdrun.job import Job
 
-_TOGETHER_SECONDS = 0.5  # between failures that count as one: of all ranks, say
+_TOGETHER_SECONDS = 0.3  # between failures that count as one: of all ranks, say
 _LEAVE_SECONDS = 10.0  # for all ranks to notice what one has, and then to leave
 
 
@@ -36,6 +37,7 @@ class Generation(Job):
         self.lost: set[str] = set()  # machines
         self.here: set[int] = set()  # ranks that have come to init()
         self.again: set[int] = set()  # ranks that want a new generation
+        self.ended: set[int] = set()
         self.code = 0
         self._told = slots  # the hosts of which ranks have been told
         self._here_until = self._kill_at = float("inf")
@@ -49,7 +51,9 @@ class Generation(Job):
         if (kind := change(self._told, slots)) and self.here:
             self._told = slots
             self.agents.tell(order="change", change=f"{time.time()} {kind}\n")
-        if now > min(self._here_until, self._kill_at):
+        if self.stopped_by:  # each rank may come to its end
+            self._kill_at = now if len(self.ended) == self.np else float("inf")
+        if now >= min(self._here_until, self._kill_at):
             self._end_ranks(now)
 
     def _take(self, machine: str, words: list[str]) -> None:
@@ -70,18 +74,23 @@ class Generation(Job):
             case ["end", rank, "stopped"]:
                 text = f"rank {rank} was stopped (by SIGSTOP, say) and did not go on."
                 self._fail(int(rank), {}, text)
-            case ["end", rank, status] if int(status):
-                told = self.reports.get(int(rank))
-                if told is None or told.cause is None:
-                    name, number = (
-                        ("signal", -int(status)) if int(status) < 0 else ("code", int(status))
-                    )
-                    self._fail(int(rank), {name: number})
+            case ["end", rank, status]:
+                self.ended.add(int(rank))
+                self._end(int(rank), int(status))
             case ["lost"]:
                 self.lost.add(machine)
                 for rank, slot in enumerate(self.slots):
                     if slot.machine == machine:
                         self._fail(rank, {}, f"{slot.host} has gone, and rank {rank} with it.")
+
+    def _end(self, rank: int, status: int) -> None:
+        report = self.reports.get(rank)
+        if status and rank in self.again:
+            self._kill_in(_TOGETHER_SECONDS)  # the others wait for it
+        elif self.failures and status == -signal.SIGTERM or report and report.cause is not None:
+            pass  # mpirun's signal, or another rank is to blame
+        elif status:
+            self._fail(rank, {"signal": -status} if status < 0 else {"code": status})
 
     def _fail(self, rank: int, end: dict[str, int], text: str = "") -> None:
         code = 1
