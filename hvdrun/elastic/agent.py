@@ -7,7 +7,8 @@ anew: the agent has done it once. It ends, with all ranks and the folder, when i
 The launcher writes a line of JSON for each order, and reads lines of words:
 
     up                      ranks may ask now
-    end RANK STATUS         a rank's exit code, -N for signal N, or "stopped"
+    end RANK STATUS         a rank's exit code, -N for signal N, "stopped" (for too long), or
+                            "silent" (0 without a goodbye)
     said WORD ...           what a rank of this machine tells the launcher
     idle                    no rank of the generation that was to be killed is left
 """
@@ -43,6 +44,7 @@ class Rank:
         self.number, self.asker = number, asker
         self.stopped_since = float("inf")
         self.was_stopped = False
+        self.words: set[str] = set()  # of "here", "again", "end": what it has told the launcher
 
 
 class Agent:
@@ -92,8 +94,7 @@ class Agent:
                     for order in orders:
                         self._obey(**json.loads(order))
                 else:
-                    self._signal(key.data, signal.SIGKILL)  # its asker has ended
-                    self.events.unregister(key.fileobj)
+                    self._pass_signals(key.fileobj, key.data)
             self._look_after_ranks()
 
     def _obey(self, order: str, generation: int = 0, variables: dict | None = None,
@@ -131,10 +132,20 @@ class Agent:
             return None
         with contextlib.suppress(OSError):  # it has done so itself, and become another program
             os.setpgid(pid, pid)
-        asker.sendall(b"%d\n" % pid)
         self.ranks[pid] = Rank(number, asker)
         self.events.register(asker, selectors.EVENT_READ, pid)
         return None
+
+    def _pass_signals(self, asker: socket.socket, pid: int) -> None:
+        """Signal a rank as its asker was; kill it where that one has ended."""
+        try:
+            numbers = asker.recv(1 << 10).split()
+        except OSError:
+            numbers = []
+        if not numbers:
+            self.events.unregister(asker)
+        for number in numbers or [signal.SIGKILL]:
+            self._signal(pid, int(number))
 
     def _look_after_ranks(self) -> None:
         flags = os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG | os.WNOWAIT
@@ -156,12 +167,15 @@ class Agent:
 
         mpirun learns of a failure only when the generation ends, as it would stop the others.
         """
-        rank = self.ranks.pop(pid)
         with contextlib.suppress(OSError):  # its own children
             os.killpg(pid, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         self._pass_reports()  # its last words come first
-        self.tell("end", rank.number, "stopped" if rank.was_stopped else status)
+        rank = self.ranks.pop(pid)
+        how: int | str = "stopped" if rank.was_stopped else status
+        if status == 0 and "here" in rank.words and "end" not in rank.words:
+            status, how = 1, "silent"
+        self.tell("end", rank.number, how)
         with contextlib.suppress(KeyError):
             self.events.unregister(rank.asker)
         if status:
@@ -190,6 +204,10 @@ class Agent:
         os.set_blocking(self.reports.fileno(), False)
         for line in (self.reports.read(1 << 16) or b"").decode().splitlines():
             self.tell("said", line)
+            word, number, *_ = line.split()
+            for rank in self.ranks.values():
+                if rank.number == int(number):
+                    rank.words.add(word)
 
 
 def _become(command: list[str], environment: dict, folder: str, files: list[int], **_: object):

@@ -4,6 +4,7 @@ Run by its path and without any package, as it shall start at once. It hands its
 its files to the agent, which forks the rank; it passes signals on, and ends as the rank does.
 """
 
+import contextlib
 import json
 import os
 import resource
@@ -22,11 +23,14 @@ def main(folder: str, generation: str, *command: str) -> None:
                    "folder": os.getcwd(), "command": command}  # fmt: skip
         socket.send_fds(line, [b"files"], [0, 1, 2])
         line.sendall(json.dumps(request).encode() + b"\n")
-        answers = line.makefile()
-        pid = int(answers.readline() or sys.exit(1))
+
+        def pass_on(number: int, _: object) -> None:
+            with contextlib.suppress(OSError):
+                line.send(b"%d\n" % number)
+
         for number in _PASSED_ON:
-            signal.signal(number, lambda number, _: os.kill(pid, number))
-        status = int(answers.readline() or 1)
+            signal.signal(number, pass_on)
+        status = int(line.recv(16) or 1)
     if status < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank has left its own
         if -status not in (signal.SIGKILL, signal.SIGSTOP):

@@ -149,8 +149,8 @@ class Driver:
         if all(self.pool.is_lost(slot.host) for slot in slots):
             return "All hosts have failed (--blacklist-cooldown-range lets them come back)."
         if self.args.reset_limit is not None and generation.number >= self.args.reset_limit:
-            return (f"The ranks would start anew for the {generation.number + 1}. time, "
-                    f"and --reset-limit is {self.args.reset_limit}.")  # fmt: skip
+            limit = self.args.reset_limit
+            return f"The ranks have started anew as often as --reset-limit {limit} lets them."
         return ""
 
 

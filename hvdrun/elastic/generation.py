@@ -74,6 +74,8 @@ class Generation(Job):
             case ["end", rank, "stopped"]:
                 text = f"rank {rank} was stopped (by SIGSTOP, say) and did not go on."
                 self._fail(int(rank), {}, text)
+            case ["end", rank, "silent"]:
+                self._fail(int(rank), {"improper": 1})
             case ["end", rank, status]:
                 self.ended.add(int(rank))
                 self._end(int(rank), int(status))
