@@ -173,8 +173,8 @@ class Agent:
         self._pass_reports()  # its last words come first
         rank = self.ranks.pop(pid)
         how: int | str = "stopped" if rank.was_stopped else status
-        if status == 0 and "here" in rank.words and "end" not in rank.words:
-            status, how = 1, "silent"
+        if status == 0 and rank.words == {"here"} and len(self.variables) > 1:
+            status, how = 1, "silent"  # the others wait for it
         self.tell("end", rank.number, how)
         with contextlib.suppress(KeyError):
             self.events.unregister(rank.asker)
