@@ -63,6 +63,7 @@ class Generation(Job):
                 self._here_until = time.monotonic() + self.args.start_timeout
                 if len(self.here) == self.np:
                     self._here_until = float("inf")
+                    self.pool.go_on()
             case ["said", "again", rank]:
                 self.again.add(int(rank))
                 self._kill_in(_LEAVE_SECONDS)

@@ -138,6 +138,7 @@ class Pool:
         self.discovery = Discovery(args, np, environment)
         self.failures: dict[str, int] = {}
         self.out_until: dict[str, float] = {}
+        self.out_for: dict[str, float] = {}
         self.order: list[str] = []
         self.first_ranks: dict[Slot, int] = {}
 
@@ -159,7 +160,15 @@ class Pool:
         if self.range:
             low, high = self.range
             seconds = max(low, min(high, low * (2**count + random.random())))
+        self.out_for[host] = seconds
         self.out_until[host] = time.monotonic() + seconds
+
+    def go_on(self) -> None:
+        """All ranks are up again: the time of hosts that are left out begins now, since their
+        return costs a further start."""
+        for host in filter(self.is_out, self.out_for):
+            self.out_until[host] = time.monotonic() + self.out_for[host]
+        self.out_for.clear()
 
     def is_out(self, host: str) -> bool:
         """Whether the host is left out now."""

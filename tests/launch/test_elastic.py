@@ -3,9 +3,12 @@
 import os
 import signal
 import sys
+import tempfile
 import time
 
 import pytest
+
+import hvdlite
 
 # A training without a framework. What a rank does at a step is told by its argument:
 # "first rank of its slot, step, Python", once in the job, as a file remembers.
@@ -204,3 +207,36 @@ def test_a_killed_launcher_leaves_nothing(train, tmp_path):
 )
 def test_wrong_options_are_told(horovodrun, one_line, options, says):
     assert says in one_line(horovodrun("-np", 2, *options, "true"))
+
+
+def test_a_function_goes_on_without_a_rank(capfd):
+    def train(folder):
+        import os
+        from pathlib import Path
+
+        import hvdlite as hvd
+        from hvdlite.elastic.state import ObjectState, run
+        from hvdlite.objects import broadcast_object
+
+        hvd.init()
+        state = ObjectState(broadcast_object, hvd.rank, sizes=[])
+
+        @run
+        def loop(state):
+            while len(state.sizes) < 6:
+                dead = Path(folder, "dead")
+                if len(state.sizes) == 3 and hvd.rank() == 2 and not dead.exists():
+                    dead.touch()
+                    os.kill(os.getpid(), 9)
+                broadcast_object(None)  # a step
+                state.sizes.append(hvd.size())
+                state.commit()
+            return state.sizes
+
+        return loop(state), hvd.rank()
+
+    with tempfile.TemporaryDirectory() as folder:
+        hosts = "localhost:2,127.0.0.1:1"
+        results = hvdlite.run(train, (folder,), np=3, min_np=1, max_np=4, hosts=hosts)
+    assert results == [([3, 3, 3, 2, 2, 2], 0)]  # those of the first --min-np ranks
+    assert "127.0.0.1 is left out" in capfd.readouterr().err
