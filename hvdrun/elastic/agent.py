@@ -14,6 +14,7 @@ The launcher writes a line of JSON for each order, and reads lines of words:
 """
 
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -34,6 +35,7 @@ from types import TracebackType
 from hvdlite.runtime.launchers import ELASTIC, REPORT, rank_of
 
 _RUNPY = runpy.run_path.__code__.co_filename
+_DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 _STOPPED_SECONDS = 10  # that a rank may be stopped, by SIGSTOP, before it counts as failed
 
 
@@ -48,7 +50,8 @@ class Rank:
 
 
 class Agent:
-    """The parent of this machine's ranks. Makes the `folder`; OSError if it is there already."""
+    """The parent of this machine's ranks. Makes the `folder`, or has what an agent that has died
+    left there."""
 
     def __init__(self, folder: str):
         self.folder = folder
@@ -57,7 +60,10 @@ class Agent:
         self.ranks: dict[int, Rank] = {}  # by their process ids
         self.held: list[tuple[socket.socket, int]] = []  # askers that don't know of a failure yet
         self.orders = b""
-        os.mkdir(folder, 0o700)
+        os.makedirs(folder, 0o700, exist_ok=True)
+        for name in ("report", "socket"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{folder}/{name}")
         os.mkfifo(f"{folder}/report")
         self.out, self.input = FileIO(os.dup(1), "w"), FileIO(0, "r", closefd=False)
         os.dup2(2, 1)  # what imports print
@@ -117,6 +123,7 @@ class Agent:
         if request["generation"] != self.generation:
             pid = None
         elif not (pid := os.fork()):
+            ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
             os.setpgid(0, 0)
             for file in (self.out, self.reports, self.server, self.events, asker):
                 file.close()

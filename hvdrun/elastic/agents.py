@@ -5,6 +5,7 @@ import json
 import secrets
 import selectors
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -44,6 +45,7 @@ class Agents:
                 process.wait(_IDLE_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)  # if somebody has killed this one's agent
 
     def start(self, machines: Sequence[str]) -> list[str]:
         """Have an agent on each of these machines; returns those on which there is none."""

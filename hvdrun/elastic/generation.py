@@ -34,6 +34,9 @@ class Generation(Job):
         super().__init__(len(slots), args, out, err)
         self.number, self.slots, self.pool, self.agents = number, slots, pool, agents
         self.failures: dict[int, Failure] = {}
+        # Ranks that have ended with a code and said nothing: by os._exit, or as MPI ends those
+        # whose connection to a dead rank breaks. They have failed if no other has.
+        self.doubtful: dict[int, Failure] = {}
         self.lost: set[str] = set()  # machines
         self.here: set[int] = set()  # ranks that have come to init()
         self.again: set[int] = set()  # ranks that want a new generation
@@ -90,16 +93,22 @@ class Generation(Job):
         report = self.reports.get(rank)
         if status and rank in self.again:
             self._kill_in(_TOGETHER_SECONDS)  # the others wait for it
-        elif self.failures and status == -signal.SIGTERM or report and report.cause is not None:
-            pass  # mpirun's signal, or another rank is to blame
-        elif status:
-            self._fail(rank, {"signal": -status} if status < 0 else {"code": status})
+        elif report and report.cause is not None:
+            pass  # that one has failed
+        elif (self.failures or self.doubtful) and status == -signal.SIGTERM:
+            pass  # by mpirun
+        elif status < 0:
+            self._fail(rank, {"signal": -status})
+        elif status and not report:
+            self.doubtful[rank] = self._failure(rank, {"code": status})
+            self._kill_in(_TOGETHER_SECONDS)
+
+    def _failure(self, rank: int, end: dict[str, int]) -> Failure:
+        return Failure(*explain(1, end | {"rank": rank}, {}, 1))
 
     def _fail(self, rank: int, end: dict[str, int], text: str = "") -> None:
-        code = 1
-        if end:
-            code, text = explain(1, end | {"rank": rank}, {}, 1)
-        self.failures.setdefault(rank, Failure(code, text))
+        failure = Failure(1, text) if text else self._failure(rank, end)
+        self.failures.setdefault(rank, failure)
         self._kill_in(_TOGETHER_SECONDS)
 
     def _kill_in(self, seconds: float) -> None:
@@ -111,7 +120,7 @@ class Generation(Job):
             text = "rank {} did not come to hvd.init() within {:g} s (--start-timeout)."
             for rank in set(range(self.np)) - self.here:
                 self._fail(rank, {}, text.format(rank, self.args.start_timeout))
-        elif self.again and not self.failures:
+        elif self.again and not self.failures and not self.doubtful:
             for rank in set(range(self.np)) - self.again - self.reports.keys():
                 self._fail(rank, {}, f"rank {rank} hangs: it did not notice what all others have.")
         self._here_until = self._kill_at = float("inf")
@@ -122,6 +131,7 @@ class Generation(Job):
             return super()._verdict()
         for machine, words in self.agents.read():
             self._take(machine, words)
+        self.failures = self.failures or self.doubtful
         self.code = self.mpirun.returncode
         if self.code and not self.failures and not self.again:
             found = explain_reports(self.reports, self.np)

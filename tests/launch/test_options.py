@@ -139,13 +139,6 @@ def test_mistakes_end_in_one_line(horovodrun, one_line, words, says):
     assert says in one_line(horovodrun(*words.split(), timeout=20))
 
 
-def test_elastic_options_are_accepted(horovodrun):
-    options = ["--min-np", 1, "--max-np", 4, "--reset-limit", 3, "--blacklist-cooldown-range", 1, 9]
-    options += ["--host-discovery-script", "echo localhost:2"]
-    result = horovodrun("-np", 2, *options, "true")
-    assert result.returncode == 0 and "keeps its ranks here" in result.err
-
-
 def test_options_are_completed_by_bash(horovodrun):
     script = horovodrun("--completion", "bash").out
     command = ["bash", "-c", script + "complete -p horovodrun"]
