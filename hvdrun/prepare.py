@@ -38,17 +38,22 @@ class Preparation:
             )
         self.answers: dict[str, Host] = {}
 
-    def check(self, names: Sequence[str]) -> None:
-        """Find MPI and look at these hosts; raise LaunchError for one that can't start ranks."""
+    def problems(self, names: Sequence[str]) -> dict[str, str]:
+        """Find MPI and look at these hosts; returns what is wrong with those that can't be used.
+
+        Raises LaunchError if that is this machine, or if there is no MPI.
+        """
         remote = [name for name in names if name != THIS_MACHINE]
         if len(remote) < len(names):
             check_command(self.command, self.environment)
         self.mpi = find_mpi(self.environment)
-        new = [name for name in remote if name not in self.answers]
+        new = [name for name in remote if name not in self.answers or self.answers[name].problem]
         if new and "SLURM_JOB_ID" not in self.environment:  # Slurm starts ranks without ssh
             self.answers |= ask_hosts(
                 new, self.args, self.environment, self.command, self.script, self.mpi.path
             )
+        found = {name: self.answers[name].problem for name in remote if name in self.answers}
+        return {name: problem for name, problem in found.items() if problem}
 
     def run(self, job: Job, placed: Placed, words: Sequence[str] = ()) -> int:
         """Run the job on these machines, each rank with `words` before the command; returns its

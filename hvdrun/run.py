@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, TextIO
 
+from hvdrun.errors import LaunchError
 from hvdrun.hosts import place
 from hvdrun.job import Job
 from hvdrun.options import complete, count_of_ranks, is_elastic, settings_environment
@@ -37,5 +38,7 @@ def run_command(
 
         return run(preparation, np, stdout, stderr)
     placed = place(args, np, environment)
-    preparation.check([name for name, _ in placed])
+    if problems := preparation.problems([name for name, _ in placed]):
+        told = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
+        raise LaunchError(f"can't start ranks on {told}")
     return preparation.run(Job(np, args, stdout, stderr), placed)

@@ -10,7 +10,7 @@ from typing import TextIO
 from hvdrun.elastic import ask
 from hvdrun.elastic.agents import Agents
 from hvdrun.elastic.generation import Failure, Generation
-from hvdrun.elastic.hosts import Pool, Slot
+from hvdrun.elastic.hosts import Pool, Slot, machine_of
 from hvdrun.errors import LaunchError, say
 from hvdrun.prepare import Preparation
 
@@ -99,25 +99,11 @@ class Driver:
 
     def _prepare(self, machines: list[str], slots: list[Slot]) -> bool:
         """Whether all machines can start ranks; those that can't are left out."""
-        bad: dict[str, str] = {}
-        try:
-            self.preparation.check(machines)
-        except LaunchError as error:
-            if len(machines) == 1:
-                raise
-            for machine in machines:
-                try:
-                    self.preparation.check([machine])
-                except LaunchError as problem:
-                    bad[machine] = str(problem)
-            if not bad:
-                raise error
-        machines = [machine for machine in machines if machine not in bad]
-        failed = self.agents.start(machines)
-        bad |= {machine: f"{machine} started no agent for the ranks" for machine in failed}
-        for slot in dict.fromkeys(slot._replace(index=0) for slot in slots):
-            if slot.machine in bad:
-                say(f"{bad[slot.machine]}; {self._leave_out(slot.host)}")
+        bad = self.preparation.problems(machines)
+        failed = self.agents.start([machine for machine in machines if machine not in bad])
+        bad |= dict.fromkeys(failed, "it started no agent for the ranks")
+        for host in dict.fromkeys(slot.host for slot in slots if slot.machine in bad):
+            say(f"{host}: {bad[machine_of(host)]}; {self._leave_out(host)}")
         return not bad
 
     def _leave_out(self, host: str) -> str:

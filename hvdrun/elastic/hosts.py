@@ -3,13 +3,12 @@
 A host is what discovery calls so: localhost and 127.0.0.1 are two, though MPI sees one machine.
 """
 
-import contextlib
 import functools
 import os
 import random
 import shlex
 import subprocess
-import tempfile
+import threading
 import time
 from argparse import Namespace
 from collections.abc import Mapping
@@ -19,8 +18,7 @@ from hvdrun.errors import LaunchError, say
 from hvdrun.hosts import THIS_MACHINE, Hosts, is_local, parse_hosts, read_hostfile
 from hvdrun.slurm import allocated_hosts
 
-_LOOK_SECONDS = 1.0  # between two calls of the script
-_SCRIPT_SECONDS = 60.0  # that a call may take
+_ASK_SECONDS = 1.0  # between two calls of the script
 REMOVED, ADDED = 1, 2  # what has changed, in Horovod's numbers; 3 is both
 
 
@@ -43,84 +41,58 @@ def machine_of(host: str) -> str:
 
 
 class Discovery:
-    """The hosts there are, and their slots; a script is asked again and again, never waited for.
+    """The hosts there are, and their slots; a thread asks the script again and again.
 
     LaunchError if the script's first call fails; of later ones that do, a line tells.
     """
 
     def __init__(self, args: Namespace, np: int, environment: Mapping[str, str]):
-        self.slots = args.slots or 1  # where the script names none
-        self.words: list[str] = []
-        self.process: subprocess.Popen | None = None
-        self.next_look = 0.0
-        if args.discovery:
-            self.words = shlex.split(args.discovery)
+        self.slots = args.slots or 1  # where no number is told
+        self.words = shlex.split(args.discovery or "")
+        self._closed = threading.Event()
+        self._process: subprocess.Popen | None = None
+        if self.words:
             if os.path.exists(self.words[0]):  # as a shell's "./" would say
                 self.words[0] = os.path.abspath(self.words[0])
-            self.output = tempfile.TemporaryFile("w+")
-            self.found: dict[str, int] = {}
-            self._start()
-            self.process.wait(_SCRIPT_SECONDS)
-            self.found = self._result()
+            self.found = self._ask()
+            threading.Thread(target=self._ask_again, daemon=True).start()
+        elif args.hosts is not None:
+            self.found = self._read(parse_hosts(args.hosts))
+        elif args.hostfile is not None:
+            self.found = self._read(read_hostfile(args.hostfile))
         else:
-            self.found = self._read(self._fixed(args, np, environment))
-
-    def _fixed(self, args: Namespace, np: int, environment: Mapping[str, str]) -> Hosts:
-        if args.hosts is not None:
-            return parse_hosts(args.hosts)
-        if args.hostfile is not None:
-            return read_hostfile(args.hostfile)
-        return allocated_hosts(environment) or [(THIS_MACHINE, np)]
+            self.found = self._read(allocated_hosts(environment) or [(THIS_MACHINE, np)])
 
     def _read(self, hosts: Hosts) -> dict[str, int]:
         return {name: self.slots if slots is None else slots for name, slots in hosts}
 
-    def _start(self) -> None:
-        self.output.seek(0)
-        self.output.truncate()
-        null = subprocess.DEVNULL
+    def _ask(self) -> dict[str, int]:
+        script, null = f"--host-discovery-script {shlex.join(self.words)}", subprocess.DEVNULL
         try:
-            self.process = subprocess.Popen(
-                self.words, stdin=null, stdout=self.output, start_new_session=True
+            self._process = subprocess.Popen(
+                self.words, stdin=null, stdout=subprocess.PIPE, text=True, start_new_session=True
             )
+            text = self._process.communicate()[0]
         except OSError as error:
-            raise LaunchError(
-                f"--host-discovery-script {self.words[0]}: {error.strerror}"
-            ) from None
-        self.next_look = time.monotonic() + _LOOK_SECONDS
-
-    def _result(self) -> dict[str, int]:
-        process, self.process = self.process, None
-        if process.returncode:
-            raise LaunchError(
-                f"--host-discovery-script {shlex.join(self.words)} ended with code "
-                f"{process.returncode}"
-            )
-        self.output.seek(0)
-        found = [word for word in self.output.read().split() if not word.endswith(":0")]
+            raise LaunchError(f"{script}: {error.strerror}") from None
+        if self._process.returncode:
+            raise LaunchError(f"{script} ended with code {self._process.returncode}")
+        found = [word for word in text.split() if not word.endswith(":0")]
         return self._read(parse_hosts(" ".join(found))) if found else {}
 
-    def look(self) -> dict[str, int]:
-        """The hosts by the last answer."""
-        now = time.monotonic()
-        if self.process is not None and now > self.next_look + _SCRIPT_SECONDS:
-            self.process.kill()
-        try:
-            if self.process is None and self.words and now > self.next_look:
-                self._start()
-            elif self.process is not None and self.process.poll() is not None:
-                self.found = self._result()
-        except LaunchError as error:
-            say(f"{error}; the hosts stay as they were")
-            self.next_look = now + 10 * _LOOK_SECONDS
-        return self.found
+    def _ask_again(self) -> None:
+        while not self._closed.wait(_ASK_SECONDS):
+            try:
+                self.found = self._ask()
+            except LaunchError as error:
+                if not self._closed.is_set():
+                    say(f"{error}; the hosts stay as they were")
 
     def close(self) -> None:
-        """Stop the script, if it runs."""
-        if self.process is not None:
-            with contextlib.suppress(OSError):
-                os.killpg(self.process.pid, 9)
-            self.process.wait()
+        """Ask no more; a script that runs is stopped."""
+        self._closed.set()
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
 
 
 class Pool:
@@ -144,7 +116,7 @@ class Pool:
 
     def slots(self) -> list[Slot]:
         """The slots for a generation that would start now, in the order of its ranks."""
-        found, now = self.discovery.look(), time.monotonic()
+        found, now = self.discovery.found, time.monotonic()
         usable = [name for name in found if self.out_until.get(name, 0) <= now]
         self.order = [name for name in self.order if name in usable]
         self.order += [name for name in usable if name not in self.order]

@@ -1,4 +1,4 @@
-"""An elastic training with PyTorch, through some events; tests/elastic_training.py has any number."""
+"""An elastic training with PyTorch, through some events; elastic_training.py has any number."""
 
 import elastic_training
 
