@@ -205,7 +205,7 @@ class Agent:
     def _signal(self, pid: int, number: int) -> None:
         for send in (os.killpg, os.kill):  # it may not lead its group yet
             with contextlib.suppress(OSError):
-                send(pid, number)
+                return send(pid, number)
 
     def _pass_reports(self) -> None:
         os.set_blocking(self.reports.fileno(), False)

@@ -130,6 +130,10 @@ class Driver:
             host = slots[rank].host
             if not self.pool.is_out(host):
                 say(f"{failure.text} {self._leave_out(host)}")
+        for rank in generation.early:
+            self.last = Failure(1, f"rank {rank} ended early, with code 0, while others still "
+                                   "waited for it.")  # fmt: skip
+            return "All ranks must make the same number of steps."
         if len(failures) == len(slots) and all(0 < f.code < 128 for f in failures.values()):
             return "All ranks have failed."
         if all(self.pool.is_lost(slot.host) for slot in slots):

@@ -45,6 +45,12 @@ class Generation(Job):
         self._told = slots  # the hosts of which ranks have been told
         self._here_until = self._kill_at = float("inf")
 
+    @property
+    def early(self) -> set[int]:
+        """Ranks that have ended well while others wanted to go on."""
+        well = {rank for rank, report in self.reports.items() if report.code == 0}
+        return well - self.again if self.again and not self.failures else set()
+
     def tick(self) -> None:
         """Look at agents and hosts, and end the generation when it is time."""
         for machine, words in self.agents.read():

@@ -100,6 +100,19 @@ def test_a_rank_that_hangs_at_the_start_is_left_out(train):
     assert "rank 2 did not come to hvd.init() within 4 s" in result.err
 
 
+def test_a_rank_that_hangs_later_is_left_out(train):
+    options = ["--min-np", 2, "--stall-check-shutdown-time-seconds", 2]
+    result = train(2, 5, "time.sleep(3600)", *options, timeout=120)
+    assert ends(result) == [f"{n} is {n} on localhost: {[3] * 4 + [2] * 8}" for n in (0, 1)]
+    assert "rank 2 hangs: it did not notice what all others have. 127.0.0.1 is" in result.err
+
+
+def test_a_rank_that_ends_early_ends_the_job(train):
+    result = train(2, 5, "sys.exit()", "--min-np", 1, timeout=120)
+    assert result.returncode == 1
+    assert "rank 2 ended early, with code 0, while others" in result.err.splitlines()[-1]
+
+
 def test_a_host_comes_back_after_a_while(train):
     options = ["--min-np", 3, "--blacklist-cooldown-range", 1, 2]
     result = train(2, 5, "os.kill(os.getpid(), 9)", *options)
