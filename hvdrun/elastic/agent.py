@@ -259,7 +259,7 @@ def main(folder: str, *modules: str) -> None:
 
     Ranks may ask at once, and wait until these are imported.
     """
-    agent = Agent(folder)
+    agent = Agent(folder + os.environ.get("SLURMD_NODENAME", ""))  # nodes may share a machine
     for name in modules:
         with contextlib.suppress(Exception):  # a rank will say it better
             importlib.import_module(name)

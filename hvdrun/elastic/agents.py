@@ -19,6 +19,8 @@ from hvdrun.mpi import memory_folder
 _TRAVELS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED")
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10",
         "-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3")  # fmt: skip
+# A step beside that of mpirun, on the same processors.
+_SRUN = ("srun", "--overlap", "-N1", "-n1", "--mpi=none", "--cpu-bind=none", "-w")
 _IDLE_SECONDS = 15.0  # for an agent to kill its ranks
 
 
@@ -66,6 +68,8 @@ class Agents:
         environment = None
         if machine == THIS_MACHINE:
             environment = self.environment
+        elif "SLURM_JOB_ID" in self.environment:
+            environment, words = self.environment, [*_SRUN, machine, *words]
         else:
             travels = [f"{n}={self.environment[n]}" for n in _TRAVELS if n in self.environment]
             words = [*_SSH, *ssh_options(self.args), machine, shlex.join(["env", *travels, *words])]

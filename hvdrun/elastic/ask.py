@@ -18,7 +18,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, sign
 def main(folder: str, generation: str, *command: str) -> None:
     """Be the rank for mpirun."""
     with socket.socket(socket.AF_UNIX) as line:
-        line.connect(f"{folder}/socket")
+        line.connect(f"{folder}{os.environ.get('SLURMD_NODENAME', '')}/socket")
         request = {"generation": int(generation), "environment": dict(os.environ),
                    "folder": os.getcwd(), "command": command}  # fmt: skip
         socket.send_fds(line, [b"files"], [0, 1, 2])

@@ -15,6 +15,7 @@ from hvdrun.job import Job
 
 _TOGETHER_SECONDS = 0.3  # between failures that count as one: of all ranks, say
 _LEAVE_SECONDS = 10.0  # for all ranks to notice what one has, and then to leave
+_MPIRUN_SECONDS = 3.0  # for mpirun to end after the ranks; Slurm's may never
 
 
 class Failure(NamedTuple):
@@ -131,6 +132,7 @@ class Generation(Job):
                 self._fail(rank, {}, f"rank {rank} hangs: it did not notice what all others have.")
         self._here_until = self._kill_at = float("inf")
         self.agents.kill_ranks()
+        self.until = min(self.until, now + _MPIRUN_SECONDS)
 
     def _verdict(self) -> int:
         if self.stopped_by:
