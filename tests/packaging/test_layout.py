@@ -38,7 +38,7 @@ BINDINGS = ("torch", "tensorflow", "keras")
 # We aim at 2,700 for core and gradients together, 1,200 for each binding and 5,300 for hvdlite.
 LIMITS = {
     "core": 3160, "gradients": 225, "torch": 1420, "tensorflow": 1290, "keras": 510, "elastic": 500,
-    "testing": 65, "hvdrun": 2100,
+    "testing": 65, "hvdrun": 2105,
 }  # fmt: skip
 LIMIT_OF_ALL = 7115  # of hvdlite
 
