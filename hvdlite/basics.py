@@ -13,7 +13,7 @@ from hvdlite.engine.engine import Engine
 from hvdlite.engine.timeline import Timeline
 from hvdlite.exceptions import HorovodInternalError, NotInitializedError
 from hvdlite.process_sets import ProcessSet, as_process_set, global_process_set
-from hvdlite.runtime import ends
+from hvdlite.runtime import ends, launchers
 from hvdlite.runtime.groups import tidy_up
 from hvdlite.runtime.settings import Settings
 from hvdlite.runtime.world import World, connect
@@ -55,6 +55,8 @@ def init(
         shutdown()
         settings = Settings()
         check_name(settings.allreduce)
+        if launchers.ELASTIC in os.environ:  # horovodrun minds that all ranks come
+            ends.tell_launcher(f"here {launchers.rank_of(os.environ)}")
         world = connect(settings, comm)
         try:
             with undisturbed():

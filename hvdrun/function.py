@@ -12,7 +12,6 @@ from typing import Any
 
 import cloudpickle
 
-from hvdrun.options import discovered
 from hvdrun.run import run_command
 
 
@@ -35,12 +34,12 @@ def run(
 
     The function may be defined anywhere, a notebook's cell included; it travels with what it uses.
     Its output appears while it runs. The arguments are horovodrun's options under Horovod's names;
-    those of elastic training do nothing, but for host_discovery_script, which is asked once.
+    with min_num_proc or host_discovery_script the job is elastic, and the results are those of the
+    ranks at its end, at most min_num_proc of them.
     Raises TypeError for a function that can't travel, RuntimeError with the rank's traceback where
     the function fails, KeyboardInterrupt after an interrupt; no rank is left then.
     """
-    if host_discovery_script:
-        hosts = discovered(host_discovery_script)
+    least = min_num_proc if min_np is None else min_np
     interfaces = network_interfaces or network_interface
     with tempfile.TemporaryDirectory(prefix="hvdlite-run-") as folder:
         Path(folder, "call").write_bytes(_pack(func, args, kwargs or {}))
@@ -51,13 +50,16 @@ def run(
             hosts=hosts, hostfile=hostfile, start_timeout=start_timeout, ssh_port=ssh_port,
             ssh_identity_file=ssh_identity_file, output_filename=output_filename,
             verbose=verbose, mpi_args=mpi_args, nics=interfaces and interfaces.split(","),
+            min_np=least, max_np=max_num_proc if max_np is None else max_np, slots=slots,
+            reset_limit=reset_limit, cooldown_range=cooldown_range, discovery=host_discovery_script,
         )
         told = [path.read_text() for path in sorted(Path(folder).glob("error.*"))]
         if code == 130 and not told:
             raise KeyboardInterrupt
         results = Path(folder, "results")
         if code == 0 and results.exists():
-            return [cloudpickle.loads(result) for result in pickle.loads(results.read_bytes())]
+            packed = pickle.loads(results.read_bytes())
+            return [cloudpickle.loads(result) for result in packed[:least]]
         raise RuntimeError("\n".join([f"hvdlite.run ended with exit code {code}", *told]))
 # fmt: on
 
@@ -108,6 +110,8 @@ def _call_on_rank(folder: Path) -> None:
     try:
         result = cloudpickle.dumps(func(*args, **kwargs))
     except BaseException as error:
+        if getattr(error, "restarts", False):
+            raise  # the ranks of an elastic job start anew
         if folder.is_dir():
             text = f"rank {comm.rank} of {comm.size}:\n{traceback.format_exc()}"
             Path(folder, f"error.{comm.rank:05}").write_text(text)

@@ -26,6 +26,8 @@ _NAMES = ("stdout", "stderr")
 class Job:
     """A job of `np` ranks. `args` are horovodrun's options, `out` and `err` take the output."""
 
+    copy_mode = "w"  # of the files in --output-filename
+
     def __init__(self, np: int, args: Namespace, out: int | TextIO, err: int | TextIO) -> None:
         self.np, self.args = np, args
         self.pids: dict[int, int] = {}  # of the ranks on this machine
@@ -87,7 +89,7 @@ class Job:
         for name, sink, messages in zip(_NAMES, self.sinks, self.messages, strict=True):
             takers[f"mpirun.{name}"] = messages.feed
             for rank in range(self.np):
-                copy = open_copy(copies, rank, self.np, name) if copies else None
+                copy = copies and open_copy(copies, rank, self.np, name, self.copy_mode)
                 tag = f"[1,{rank}]<{name}>:".encode()
                 stream = Stream(tag, sink, copy and stack.enter_context(copy), self.args.timestamps)
                 self.streams[rank, name] = stream
@@ -103,11 +105,15 @@ class Job:
         look = os.WEXITED | os.WNOHANG | os.WNOWAIT
         while not os.waitid(os.P_PID, self.mpirun.pid, look) and time.monotonic() < self.until:
             self._read(0.05)
+            self.tick()
             for stream in self.streams.values():
                 stream.show_pending()
             if 0 in self.pids:  # which has opened the pipe's other end then
                 self._pass_input()
         self._read(0)  # also of ranks that have ended at once, the guard needs to know
+
+    def tick(self) -> None:
+        """What a kind of job has to do again and again, many times a second."""
 
     def _read(self, seconds: float) -> None:
         for key, _ in self.readers.select(seconds):

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -215,6 +216,12 @@ def split(text: str, option: str) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise LaunchError(f"can't read {option} {text!r}: {error}") from None
+
+
+def memory_folder(environment: Mapping[str, str]) -> str:
+    """Where a job's files in memory lie: where somebody has said so for MPI's, else /dev/shm."""
+    memory = environment.get(FOLDER_VARIABLES[0], "/dev/shm")
+    return memory if os.access(memory, os.W_OK) else tempfile.gettempdir()
 
 
 def job_environment(

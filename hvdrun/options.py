@@ -7,8 +7,6 @@ and as a launcher has to start fast.
 import argparse
 import os
 import re
-import shlex
-import subprocess
 from typing import Any
 
 from hvdlite._version import __version__
@@ -42,8 +40,6 @@ log-level level LOG_LEVEL logging no effect here
 log-with-timestamp inverse LOG_HIDE_TIME logging no effect here
 """
 _SETTINGS = [line.split(maxsplit=4) for line in _TABLE.strip().splitlines()]
-_ELASTIC = """--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout
---reset-limit"""
 # The groups of Horovod's --help, by the sections of its YAML file.
 _GROUPS = {
     "params": "tuneable parameter arguments", "autotune": "autotune arguments",
@@ -65,6 +61,12 @@ def amount(text: str) -> int | float:
     if not value >= 0:
         raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {text}")
     return int(text) if text.isdigit() else value
+
+
+def _ranks(text: str) -> int:
+    if not re.fullmatch("0*[1-9][0-9]*", text):
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text}")
+    return int(text)
 
 
 def _names(text: str) -> list[str]:
@@ -118,7 +120,7 @@ def make_parser() -> argparse.ArgumentParser:
     hosts = parser.add_argument_group("host arguments").add_mutually_exclusive_group()
     hosts.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="default: this machine")
     hosts.add_argument("-hostfile", "--hostfile", metavar="FILE", help="lines 'HOST slots=N'")
-    text = "prints lines HOST:N; it is asked once, at the start"
+    text = "prints lines HOST:N, asked every second: elastic training"
     hosts.add_argument("--host-discovery-script", dest="discovery", metavar="X", help=text)
     ssh = parser.add_argument_group("SSH arguments").add_argument
     ssh("-p", "--ssh-port", type=int, help="ssh port of the other hosts")
@@ -139,9 +141,43 @@ def make_parser() -> argparse.ArgumentParser:
     logging("--no-log-hide-timestamp", action="store_true", **old)
     logging("--log-hide-timestamp", "--log-without-timestamp", action="store_false", **old)
     elastic = parser.add_argument_group("elastic arguments").add_argument
-    same = {"dest": "elastic", "metavar": "X", "help": "no effect here; the ranks stay the same"}
-    elastic(*_ELASTIC.split(), **same)
-    elastic("--blacklist-cooldown-range", nargs=2, **same)
+    elastic(
+        "--min-np",
+        "--min-num-proc",
+        type=_ranks,
+        dest="min_np",
+        metavar="N",
+        help="ranks with which training goes on; makes the job elastic; default: -np",
+    )
+    elastic(
+        "--max-np",
+        "--max-num-proc",
+        type=_ranks,
+        dest="max_np",
+        metavar="N",
+        help="at most so many ranks; default: as many as there are slots",
+    )
+    elastic(
+        "--slots-per-host",
+        "--slots",
+        type=_ranks,
+        dest="slots",
+        metavar="N",
+        help="slots of hosts for which no number is told; default: 1",
+    )
+    seconds = os.environ.get("HOROVOD_ELASTIC_TIMEOUT", "600")
+    text = f"time to wait for --min-np slots (HOROVOD_ELASTIC_TIMEOUT), {seconds} by default"
+    elastic("--elastic-timeout", type=amount, metavar="SECONDS", default=seconds, help=text)
+    elastic("--reset-limit", type=amount, metavar="N", help="how often ranks may start anew")
+    elastic(
+        "--blacklist-cooldown-range",
+        "--cooldown-range",
+        nargs=2,
+        type=amount,
+        dest="cooldown_range",
+        metavar=("LOW", "HIGH"),
+        help="seconds after which a host that failed may come back; default: it may not",
+    )
     add("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     return parser
 
@@ -158,27 +194,23 @@ def parse(argv: list[str]) -> argparse.Namespace:
         hosts = f"{args.hosts},{args.command[0]}".strip(",")
         raise LaunchError(f"{args.command[0]} stands after a blank, so it would be the command; "
                           f"write -H {hosts}")  # fmt: skip
-    if args.discovery:
-        args.hosts = discovered(args.discovery)
-    if args.elastic is not None or args.discovery:
-        say("elastic training keeps its ranks here: as many as -np says, from start to end")
     idle = [name for name, *_, text in _SETTINGS if text == "no effect here"]
     if given := [f"--{name}" for name in idle if vars(args)[name.replace("-", "_")] is not None]:
         say(f"without effect here: {', '.join(given)}")
+    elastic = {"--max-np": args.max_np, "--slots": args.slots, "--reset-limit": args.reset_limit,
+               "--blacklist-cooldown-range": args.cooldown_range}  # fmt: skip
+    given = [name for name, value in elastic.items() if value is not None]
+    if given and not is_elastic(args):
+        say(f"without effect: {', '.join(given)}; --min-np or --host-discovery-script makes a job "
+            "elastic")  # fmt: skip
     if args.jsrun:
         raise LaunchError("--jsrun is not supported; use -np and -H")
     return args
 
 
-def discovered(script: str) -> str:
-    """The hosts that a discovery script of Horovod's prints, one a line, as -H takes them."""
-    try:
-        found = subprocess.run(shlex.split(script), stdout=subprocess.PIPE, text=True, check=True)
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise LaunchError(f"--host-discovery-script {script} failed: {error}") from None
-    if hosts := ",".join(found.stdout.split()):
-        return hosts
-    raise LaunchError(f"--host-discovery-script {script} has printed no host")
+def is_elastic(args: argparse.Namespace) -> bool:
+    """Whether ranks may come and go, by Horovod's rule."""
+    return args.discovery is not None or args.min_np is not None
 
 
 def completion() -> str:

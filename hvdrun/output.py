@@ -136,12 +136,12 @@ def _cut_letter(text: bytearray) -> int:
     return len(decoder.getstate()[0])
 
 
-def open_copy(folder: str, rank: int, np: int, name: str) -> FileIO:
+def open_copy(folder: str, rank: int, np: int, name: str, mode: str) -> FileIO:
     """Open DIR/rank.N/stdout or stderr; N is padded with zeros, so that the names sort well."""
     path = Path(folder, f"rank.{rank:0{len(str(np - 1))}}", name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return FileIO(path, "w")
+        return FileIO(path, mode)
     except OSError as error:
         raise LaunchError(f"can't write to --output-filename {folder}: {error.strerror}") from None
 

@@ -73,9 +73,9 @@ def ask_hosts(
     """Log in to all `remote` hosts at once, without a question; returns what they and this machine
     answer.
 
-    Raises LaunchError naming those that can't be reached, that lack the program, its `script`, MPI
-    or a network card that was asked for, or whose Python is another. horovodrun's option
-    --start-timeout bounds the whole.
+    That is a problem for those that can't be reached, that lack the program, its `script`, MPI or a
+    network card that was asked for, or whose Python is another. horovodrun's option
+    --start-timeout bounds the whole. Raises LaunchError if the ssh key is not there.
     """
     if args.ssh_identity_file and not os.path.isfile(args.ssh_identity_file):
         raise LaunchError(f"there is no ssh key {args.ssh_identity_file} (-i)")
@@ -119,20 +119,18 @@ def ask_hosts(
         ) from None
     ours = answers[THIS_MACHINE].versions or answers[remote[0]].versions
     same = {answers[name].machine: name for name in remote}
-    problems = []
     for name in remote:
-        host = answers[name]
+        host, problem = answers[name], ""
         if host.problem:
-            problems.append(f"{name}: {host.problem}")
-        elif same[host.machine] != name:
-            problems.append(f"{name}: it is {same[host.machine]}, too; give only one of its names")
+            continue
+        if same[host.machine] != name:
+            problem = f"it is {same[host.machine]}, too; give only one of its names"
         elif host.versions != ours:
-            problems.append(f"{name}: its {command[0]} says {host.versions!r}, and here {ours!r}; "
-                            "all hosts need the same")  # fmt: skip
+            problem = (f"its {command[0]} says {host.versions!r}, and here {ours!r}; all hosts "
+                       "need the same")  # fmt: skip
         elif lost := _lost_cards(host, args.nics):
-            problems.append(f"{name}: {lost}")
-    if problems:
-        raise LaunchError("can't start ranks on " + "; ".join(problems))
+            problem = lost
+        answers[name] = host._replace(problem=problem)
     return answers
 
 

@@ -1,5 +1,6 @@
 # Written by tools/stubs.py.
 from hvdlite import basics as basics
+from hvdlite.elastic import restart as restart
 from hvdlite.elastic.state import ObjectState as ObjectState
 from hvdlite.elastic.state import State as State
 from hvdlite.elastic.state import notification_manager as notification_manager

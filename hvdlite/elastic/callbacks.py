@@ -20,10 +20,14 @@ class CommitState:
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._since += 1
         if self._since == self.batches_per_commit:
-            self.state.commit()
             self._since = 0
+            self.commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.commit()
+
+    def commit(self) -> None:
+        """Commits the state; subclasses may do more."""
         self.state.commit()
 
 

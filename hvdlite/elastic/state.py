@@ -2,16 +2,21 @@
 
 A program commits its state now and then. Where a collective fails, which is an error on all ranks,
 each rank goes back to its last commit, finds the others again, takes over the root's state, and
-calls the training function once more. A rank whose process ends still ends the job.
+calls the training function once more. In an elastic job of horovodrun the ranks start anew instead,
+also when hosts come and go or a rank ends, and `restart.py` gives them the last commit.
 """
 
 import copy
 import functools
+import pickle
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
+
+import cloudpickle
 
 from hvdlite import basics
+from hvdlite.elastic import restart
 from hvdlite.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 
@@ -25,6 +30,8 @@ class State:
         self._bcast_object, self._rank = bcast_object, get_rank
         self._reset_callbacks: list[Callable[[], None]] = []
         self._commits = 0
+        self._host_messages = restart.HostMessages()
+        self._last_updated_timestamp = 0.0
 
     def register_reset_callbacks(self, callbacks: list[Callable[[], None]]) -> None:
         """Functions to call after each new start, before the state is synchronized."""
@@ -37,16 +44,37 @@ class State:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Accepted for compatibility: the hosts stay the same."""
+        """Called where hosts have come or gone; 1 stands for gone, 2 for come, 3 for both."""
+        self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Keep the state as it is now: what a failure goes back to."""
+        """Keep the state as it is now: what a failure goes back to.
+
+        Raises HostsUpdatedInterrupt as `check_host_updates` does.
+        """
         self.save()
         self._commits += 1
+        restart.keep(self)
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Accepted for compatibility: the hosts stay the same."""
+        """Raise HostsUpdatedInterrupt, on all ranks, if hosts have come or gone.
+
+        All ranks must call it. Does nothing where ranks don't come and go.
+        """
+        if restart.folder() is None:
+            return
+        before = latest = self._last_updated_timestamp
+        changes = 0
+        while not self._host_messages.empty():
+            timestamp, change = self._host_messages.get()
+            if timestamp > latest:
+                latest, changes = timestamp, changes | change
+        before, self._last_updated_timestamp, changes = self._bcast_object(
+            (before, latest, changes)
+        )
+        if self._last_updated_timestamp > before:
+            raise HostsUpdatedInterrupt(skip_sync=changes == 1)
 
     def save(self) -> None:
         """Copy the state."""
@@ -62,6 +90,21 @@ class State:
 
     def reset(self) -> None:
         """For subclasses that must do something after a new start."""
+
+    def _kept(self) -> Any:
+        """What `save` has copied, which goes to the next processes of an elastic job."""
+        raise NotImplementedError(f"{type(self).__name__} can't outlive its process: use the "
+                                  "states of hvd.elastic, or a subclass of them")  # fmt: skip
+
+    def _take(self, kept: Any) -> None:
+        """Have saved this instead."""
+        raise NotImplementedError
+
+    def _write_kept(self, file: BinaryIO) -> None:
+        cloudpickle.dump(self._kept(), file)
+
+    def _read_kept(self, file: BinaryIO) -> None:
+        self._take(pickle.load(file))
 
 
 class ObjectState(State):
@@ -90,6 +133,12 @@ class ObjectState(State):
             self._saved_state = self._bcast_object(self._saved_state)
             ObjectState.restore(self)
 
+    def _kept(self) -> Any:
+        return self._saved_state
+
+    def _take(self, kept: Any) -> None:
+        self._saved_state = kept
+
 
 def _copy(value: Any) -> Any:
     try:
@@ -112,20 +161,33 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+        elastic = restart.folder() is not None
         failed_at = -1
+        if restart.recall(state):
+            failed_at = state._commits
+            state.restore()
+            state.on_reset()
         while True:
             failure: Exception | None = None
             try:
                 state.sync()
                 return func(state, *args, **kwargs)
             except HostsUpdatedInterrupt:
-                pass  # Horovod raises it in commit(), so there is nothing to go back from
+                if elastic:  # the state goes on as it is now
+                    state.save()
+                    state._commits += 1
+                    restart.keep(state)
+                    raise restart.leave() from None
             except Exception as error:
                 if not _is_internal(error):
                     raise
                 failure = error
                 if state._rank() == 0:
                     print(f"hvdlite: {error}\nhvdlite: back to the last commit", file=sys.stderr)
+                if elastic and state._commits > failed_at:
+                    raise restart.leave() from None
+                if elastic:
+                    raise
                 state.restore()
             reset()
             # The root decides, since ranks may have come to different commits.
@@ -144,7 +206,7 @@ def _is_internal(error: Exception) -> bool:
 
 
 class _Notifications:
-    """Accepted for compatibility: nobody tells of hosts that come and go."""
+    """Accepted for compatibility: a state looks by itself for hosts that come and go."""
 
     def init(self) -> None:
         """Nothing to prepare."""

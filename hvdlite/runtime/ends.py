@@ -146,9 +146,14 @@ def _report(world: World, code: int) -> None:
     blamed = world.status.blamed
     ranks = [world.rank] if blamed is None else [world.rank, blamed]
     rank, cause = [*MPI.Group.Translate_ranks(groups[0], ranks, groups[1]), "-"][:2]
+    tell_launcher(f"end {rank} {code} {cause}")
+
+
+def tell_launcher(words: str) -> None:
+    """Tell horovodrun something, if it has started this rank and hears it."""
     with contextlib.suppress(KeyError, OSError):  # no horovodrun, or it is on another machine
         pipe = os.open(os.environ[launchers.REPORT], os.O_WRONLY | os.O_NONBLOCK)
-        os.write(pipe, f"end {rank} {code} {cause}\n".encode())
+        os.write(pipe, f"{words}\n".encode())
         os.close(pipe)
 
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 # By this variable horovodrun names a pipe to the ranks of its own machine (see `ends.py`).
 REPORT = "HVDLITE_REPORT"
+# By this one the folder of a host in an elastic job, in memory (see `elastic/restart.py`).
+ELASTIC = "HVDLITE_ELASTIC"
 
 
 class Launcher(NamedTuple):

@@ -1,5 +1,11 @@
 """hvd.elastic for Keras 3 and tf_keras: `fit` goes on from the last commit."""
 
+import re
+import subprocess
+import sys
+
+from mpi import environment
+
 
 def _fit(fail_at: int) -> dict:
     """Two epochs of four batches; in batch `fail_at` of the first start a collective fails."""
@@ -105,3 +111,58 @@ def _unbuilt() -> str:
 
 def test_a_model_without_variables_is_told(torch_ranks):
     assert all("build the model first" in told for told in torch_ranks.run(_unbuilt))
+
+
+PROGRAM = """
+import os, sys
+import numpy as np
+import tensorflow as tf
+import horovod.tensorflow.keras as hvd
+
+hvd.init()
+keras = tf.keras
+keras.utils.set_random_seed(7)
+model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
+state = hvd.elastic.KerasState(model, batch=0, epoch=0, sizes=[])
+images = np.linspace(0, 1, 16, dtype=np.float32).reshape(8, 2)
+labels = images.sum(1, keepdims=True)
+
+class Dies(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if state.epoch == 1 and batch == 2 and hvd.size() == 2 and hvd.rank() == int(sys.argv[1]):
+            os.kill(os.getpid(), 9)
+
+    def on_epoch_end(self, epoch, logs=None):
+        state.sizes = state.sizes + [hvd.size()]
+
+callbacks = [Dies(), hvd.elastic.UpdateEpochStateCallback(state),
+             hvd.elastic.CommitStateCallback(state, batches_per_commit=100)]
+
+@hvd.elastic.run
+def train(state):
+    state.model.fit(images, labels, batch_size=2, epochs=4 - state.epoch, shuffle=False,
+                    callbacks=callbacks, verbose=0)
+
+train(state)
+weights = [np.asarray(w).round(5).tolist() for w in model.get_weights()]
+print("ended", state.sizes, int(model.optimizer.iterations), weights, flush=True)
+"""
+
+
+def test_fit_goes_on_in_other_processes(tmp_path):
+    """The optimizer's moments have come along, as the weights tell: all data are the same on both
+    ranks, so that it must not matter how many they are."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    told = []
+    for dies in ("0", "none"):
+        words = [sys.executable, "-m", "hvdrun", "-np", "2", "--min-np", "1"]
+        words += ["-H", "localhost:1,127.0.0.1:1", sys.executable, str(tmp_path / "train.py")]
+        dies = dies if dies == "0" else "5"
+        done = subprocess.run(
+            [*words, dies], env=environment(), capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        told.append(re.findall(r"ended (\[.*?\]) (\d+) (.*)", done.stdout)[0])
+    (sizes, *broken), (whole, *smooth) = told
+    assert sizes == "[2, 1, 1, 1]" and whole == "[2, 2, 2, 2]" and broken == smooth

@@ -137,8 +137,8 @@ def test_an_interrupt_ends_all_ranks_and_the_next_run_works(tmp_path: Path, rank
     assert ranks_left() == []
 
 
-def test_a_discovery_script_is_asked_once():
+def test_the_first_results_of_an_elastic_job():
     hosts = {"min_np": 1, "host_discovery_script": "echo localhost:2"}
-    assert hvdlite.run(lambda: 1, np=2, **hosts) == [1, 1]
-    with pytest.raises(Exception, match="host-discovery-script ./none failed"):
+    assert hvdlite.run(lambda: 1, np=2, **hosts) == [1]
+    with pytest.raises(Exception, match="host-discovery-script ./none: No such"):
         hvdlite.run(lambda: 1, np=2, host_discovery_script="./none")

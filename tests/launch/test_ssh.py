@@ -284,3 +284,60 @@ BRIDGE = "172.17.0.1/255.255.0.0"
 )
 def test_the_networks_that_all_hosts_have_in_common(a, b, networks):
     assert common_networks({"localhost": a, "b": b}, ["localhost", "b"]) == networks
+
+
+ELASTIC = """
+import os, sys, time
+from pathlib import Path
+import psutil
+import hvdlite as hvd
+from hvdlite.elastic.state import ObjectState, run
+from hvdlite.objects import broadcast_object
+
+hvd.init()
+me, (what, done) = os.uname().nodename, sys.argv[1:]
+state = ObjectState(broadcast_object, hvd.rank, sizes=[])
+
+@run
+def train(state):
+    while len(state.sizes) < 8:
+        first = len(state.sizes) == 3 and me == "b" and hvd.local_rank() == 0
+        if first and not os.path.exists(done):
+            Path(done).touch()
+            exec(what)
+        broadcast_object(None)
+        state.sizes.append(hvd.size())
+        state.commit()
+
+train(state)
+print(f"{hvd.rank()} on {me} as {os.environ['HOROVOD_HOSTNAME']}: {state.sizes}")
+"""
+
+
+@pytest.mark.parametrize(
+    "places, what, left, says",
+    [
+        ("a:1,b:2", "os.kill(os.getpid(), 9)", ["0 on a as a: 1"], "rank 1 was killed"),
+        ("b:1,a:2", "raise KeyError('x')", ["0 on a as a: 2", "1 on a as a: 2"], "exited with"),
+        ("a:1,b:1", "psutil.Process(os.getppid()).parent().kill(); time.sleep(99)",
+         ["0 on a as a: 1"], "b has gone, and rank 1"),
+    ],
+)  # fmt: skip
+def test_an_elastic_job_goes_on_without_a_host(on_a, tmp_path, places, what, left, says):
+    """By a failure of a rank, and by one of the connection to the host."""
+    (tmp_path / "train.py").write_text(ELASTIC)
+    np = sum(int(part[-1]) for part in places.split(","))
+    words = [sys.executable, tmp_path / "train.py", what, tmp_path / "done"]
+    result = on_a("-np", np, "--min-np", 1, "-H", places, *words, timeout=120)
+    expected = [f"{line[:-1]}{[np] * 3 + [int(line[-1])] * 5}" for line in left]
+    assert lines(result) == expected
+    assert says in result.err and "b is left out" in result.err
+
+
+def test_an_elastic_job_goes_on_without_hosts_that_do_not_answer(on_a, tmp_path):
+    (tmp_path / "train.py").write_text(ELASTIC)
+    words = [sys.executable, tmp_path / "train.py", "", tmp_path / "done"]
+    options = ["-np", 1, "--min-np", 1, "-H", "a:1,nowhere:1,b:1"]
+    result = on_a(*options, *words, timeout=120)
+    assert lines(result) == [f"{n} on {name} as {name}: {[2] * 8}" for n, name in enumerate("ab")]
+    assert "nowhere: its name is not known" in result.err and "nowhere is left out" in result.err

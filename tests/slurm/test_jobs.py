@@ -189,3 +189,37 @@ def test_a_lost_node_ends_the_jobs_and_is_named(slurm, spinning):
         assert "NODE FAILURE" in slurm.output(job)
         assert "node2 is down: lost its power" in slurm.output(job)
     assert re.search(r"node2 +down.* lost its power", slurm.hvdlab("status").stdout)
+
+
+ELASTIC = """
+import os
+from pathlib import Path
+import hvdlite as hvd
+from hvdlite.elastic.state import ObjectState, run
+from hvdlite.objects import broadcast_object
+
+hvd.init()
+me, done = os.environ["SLURMD_NODENAME"], Path("done")
+state = ObjectState(broadcast_object, hvd.rank, sizes=[])
+
+@run
+def train(state):
+    while len(state.sizes) < 8:
+        if len(state.sizes) == 3 and me == "node2" and hvd.rank() == 2 and not done.exists():
+            done.touch()
+            os.kill(os.getpid(), 9)
+        broadcast_object(None)
+        state.sizes.append(hvd.size())
+        state.commit()
+
+train(state)
+print(f"ended on {me} with {state.sizes}")
+"""
+
+
+def test_an_elastic_job_goes_on_within_the_allocation(slurm):
+    (slurm.work / "elastic.py").write_text(ELASTIC)
+    line = "horovodrun -np 4 --min-np 2 --max-np 4 python elastic.py"
+    output = slurm.finish(slurm.submit(line, "-N2", "--ntasks-per-node=2"))
+    assert output.count(f"ended on node1 with {[4] * 3 + [2] * 5}") == 2
+    assert "node2 is left out" in output

@@ -1,8 +1,9 @@
 """The state of a training with PyTorch."""
 
 import copy
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
+import cloudpickle
 import torch
 
 from hvdlite.basics import rank
@@ -34,6 +35,10 @@ class StateHandler:
     def sync(self) -> None:
         """Take over the root's state, which counts as saved."""
         raise NotImplementedError
+
+    def kept(self) -> dict[str, Any]:
+        """What has been saved: all attributes but the value itself."""
+        return {name: kept for name, kept in vars(self).items() if name != "value"}
 
     def set_value(self, value: Any) -> None:
         """Handle another value from now on."""
@@ -140,6 +145,21 @@ class TorchState(ObjectState):
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
+
+    def _kept(self) -> Any:
+        return {name: h.kept() for name, h in self._handlers.items()}, super()._kept()
+
+    def _take(self, kept: Any) -> None:
+        handlers, objects = kept
+        for name, values in handlers.items():
+            vars(self._handlers[name]).update(values)
+        super()._take(objects)
+
+    def _write_kept(self, file: BinaryIO) -> None:
+        torch.save(self._kept(), file, pickle_module=cloudpickle)
+
+    def _read_kept(self, file: BinaryIO) -> None:
+        self._take(torch.load(file, map_location="cpu", weights_only=False))
 
     def reset(self) -> None:
         for handler in self._handlers.values():

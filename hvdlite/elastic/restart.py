@@ -1,0 +1,101 @@
+"""What of a state outlives its process: for horovodrun's elastic jobs, whose ranks start anew.
+
+Each host of such a job has a folder in memory, which horovodrun makes and removes. One rank of each
+host writes there what its state keeps at a commit. The ranks of the next generation begin with the
+newest of these; since a commit ends with a collective call, no host is more than one behind.
+Horovodrun writes there which changes of the hosts there have been.
+"""
+
+import io
+import os
+import queue
+import struct
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvdlite.basics import local_rank, rank
+from hvdlite.objects import allgather_object, broadcast_object
+from hvdlite.runtime import launchers
+from hvdlite.runtime.ends import tell_launcher
+
+if TYPE_CHECKING:
+    from hvdlite.elastic.state import State
+
+_NUMBER = struct.Struct("<q")  # of the commit, before what it keeps
+
+
+class Restart(SystemExit):
+    """Ends this process, since horovodrun starts the ranks anew."""
+
+    restarts = True
+
+
+def folder() -> Path | None:
+    """This host's folder; None where ranks don't come and go."""
+    name = os.environ.get(launchers.ELASTIC)
+    return Path(name) if name else None
+
+
+def keep(state: "State") -> None:
+    """Write what the state keeps, as the newest commit of this host."""
+    host = folder()
+    if host is None or local_rank() != 0:
+        return
+    new = host / f"state.{os.getpid()}"
+    with new.open("wb") as file:
+        file.write(_NUMBER.pack(state._commits))
+        state._write_kept(file)
+    new.replace(host / "state")
+
+
+def recall(state: "State") -> bool:
+    """Give the state the newest commit of all hosts; returns whether there is one.
+
+    A call of all ranks.
+    """
+    host = folder()
+    if host is None:
+        return False
+    try:
+        with (host / "state").open("rb") as file:
+            (number,) = _NUMBER.unpack(file.read(_NUMBER.size))
+    except FileNotFoundError:
+        number = 0
+    numbers = allgather_object(number)
+    newest = max(numbers)
+    if not newest:
+        return False
+    root = numbers.index(newest)
+    content = (host / "state").read_bytes() if rank() == root else None
+    content = broadcast_object(content, root)
+    state._commits = newest
+    state._read_kept(io.BytesIO(content[_NUMBER.size :]))
+    return True
+
+
+def leave() -> Restart:
+    """Tell horovodrun that this rank ends to be started anew; returns what to raise."""
+    tell_launcher(f"again {launchers.rank_of(os.environ)}")
+    sys.stdout.flush()
+    return Restart(0)
+
+
+class HostMessages(queue.Queue):
+    """The changes of hosts that a rank has not looked at yet: pairs of a time and what has changed,
+    in Horovod's numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen = 0
+
+    def empty(self) -> bool:
+        """Whether there is none."""
+        host = folder()
+        if host is not None and (host / "hosts").exists():
+            lines = (host / "hosts").read_text().splitlines()
+            for line in lines[self._seen :]:
+                time, change = line.split()
+                self.put((float(time), int(change)))
+            self._seen = len(lines)
+        return super().empty()

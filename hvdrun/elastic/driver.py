@@ -1,0 +1,168 @@
+"""The loop of an elastic job: wait for hosts, run a generation, see how it ended, once more."""
+
+import ast
+import sys
+import time
+from argparse import Namespace
+from collections import Counter
+from typing import TextIO
+
+from hvdrun.elastic import ask
+from hvdrun.elastic.agents import Agents
+from hvdrun.elastic.generation import Failure, Generation
+from hvdrun.elastic.hosts import Pool, Slot, machine_of
+from hvdrun.errors import LaunchError, say
+from hvdrun.prepare import Preparation
+
+_WAIT_SECONDS = 0.1  # between two looks at the hosts
+# What takes seconds to import, for each rank anew, and can be imported before a fork.
+_SLOW = {"torch": ("torch", "torch._dynamo"), "tensorflow": ("tensorflow",),
+         "keras": ("keras",), "tf_keras": ("tf_keras",)}  # fmt: skip
+
+
+def run(preparation: Preparation, np: int, out: int | TextIO, err: int | TextIO) -> int:
+    """Run a command on the hosts that there are, from --min-np to --max-np ranks, `np` at the
+    start; returns the exit code: 0, or that of the rank whose failure was the last.
+
+    Raises LaunchError for options that can't be meant.
+    """
+    args, environment = preparation.args, preparation.environment
+    least = args.min_np or np
+    if args.max_np and args.max_np < max(np, least):
+        raise LaunchError(f"--max-np {args.max_np} is less than {max(np, least)}, the ranks wanted")
+    pool = Pool(args, np, environment)
+    with Agents(args, environment, slow_modules(preparation)) as agents:
+        try:
+            return Driver(preparation, least, pool, agents).run(np, out, err)
+        finally:
+            pool.discovery.close()
+
+
+class Driver:
+    """One job; `least` is the number of ranks below which it waits."""
+
+    def __init__(self, preparation: Preparation, least: int, pool: Pool, agents: Agents):
+        self.preparation, self.least, self.pool, self.agents = preparation, least, pool, agents
+        self.args: Namespace = preparation.args
+        self.last = Failure(1, "")
+
+    def run(self, np: int, out: int | TextIO, err: int | TextIO) -> int:
+        """Run generations until one succeeds, or none is possible any more."""
+        number, need = 0, max(np, self.least)
+        while True:
+            try:
+                slots = self._wait(need, number)
+            except LaunchError as error:
+                if not number:
+                    raise
+                say(f"{self.last.text} {error}".strip())
+                return self.last.code
+            if number:
+                places = Counter(slot.host for slot in slots)
+                seen = ",".join(f"{host}:{count}" for host, count in places.items())
+                ranks = "1 rank" if len(slots) == 1 else f"{len(slots)} ranks"
+                say(f"going on with {ranks} ({seen})")
+            generation = Generation(number, slots, self.pool, self.agents, self.args, out, err)
+            self._run(generation)
+            if generation.stopped_by:
+                return 128 + generation.stopped_by
+            if not generation.failures and not generation.again:
+                return 0
+            if text := self._reason_to_end(generation):
+                say(f"{self.last.text} {text}".strip())
+                return self.last.code
+            number, need = number + 1, self.least
+
+    def _wait(self, need: int, number: int) -> list[Slot]:
+        """The slots for the next generation, once there are `need`."""
+        said, until = False, time.monotonic() + self.args.elastic_timeout
+        while True:
+            slots = self.pool.slots()
+            machines = list(dict.fromkeys(slot.machine for slot in slots))
+            if len(slots) >= need:
+                if number and not self.agents.processes.keys() & set(machines):
+                    raise LaunchError("None of the hosts that have the training's state is left.")
+                if self._prepare(machines, slots):
+                    return slots
+                continue
+            there = f"{need} slots are needed, and there are {len(slots)}"
+            if not self.pool.can_have(need):
+                raise LaunchError(f"{there}; no host will come (--blacklist-cooldown-range lets "
+                                  "those that failed come back).")  # fmt: skip
+            if time.monotonic() > until:
+                raise LaunchError(f"{there} after {self.args.elastic_timeout:g} s "
+                                  "(--elastic-timeout).")  # fmt: skip
+            if not said:
+                say(f"{there}; waiting for hosts")
+                said = True
+            time.sleep(_WAIT_SECONDS)
+
+    def _prepare(self, machines: list[str], slots: list[Slot]) -> bool:
+        """Whether all machines can start ranks; those that can't are left out."""
+        bad = self.preparation.problems(machines)
+        failed = self.agents.start([machine for machine in machines if machine not in bad])
+        bad |= dict.fromkeys(failed, "it started no agent for the ranks")
+        for host in dict.fromkeys(slot.host for slot in slots if slot.machine in bad):
+            say(f"{host}: {bad[machine_of(host)]}; {self._leave_out(host)}")
+        return not bad
+
+    def _leave_out(self, host: str) -> str:
+        """Leave a host out, and say so."""
+        self.pool.leave_out(host)
+        seconds = self.pool.out_until[host] - time.monotonic()
+        return f"{host} is left out" + (f" for {seconds:.0f} s" if self.args.cooldown_range else "")
+
+    def _run(self, generation: Generation) -> None:
+        number, slots = generation.number, generation.slots
+        self.agents.tell(order="start", generation=number, variables=self.pool.variables(slots))
+        placed = list(Counter(slot.machine for slot in slots).items())
+        words = [sys.executable, "-S", "-E", ask.__file__, self.agents.folder, str(number)]
+        try:
+            self.preparation.run(generation, placed, words)
+        finally:
+            self.agents.kill_ranks()
+
+    def _reason_to_end(self, generation: Generation) -> str:
+        """Why there is no further generation, if there is none. Hosts that failed are left out."""
+        failures, slots = generation.failures, generation.slots
+        for rank, failure in failures.items():
+            self.last = failure
+            host = slots[rank].host
+            if not self.pool.is_out(host):
+                say(f"{failure.text} {self._leave_out(host)}")
+        for rank in generation.early:
+            self.last = Failure(1, f"rank {rank} ended early, with code 0, while others still "
+                                   "waited for it.")  # fmt: skip
+            return "All ranks must make the same number of steps."
+        if len(failures) == len(slots) and all(0 < f.code < 128 for f in failures.values()):
+            return "All ranks have failed."
+        if all(self.pool.is_lost(slot.host) for slot in slots):
+            return "All hosts have failed (--blacklist-cooldown-range lets them come back)."
+        if self.args.reset_limit is not None and generation.number >= self.args.reset_limit:
+            limit = self.args.reset_limit
+            return f"The ranks have started anew as often as --reset-limit {limit} lets them."
+        return ""
+
+
+def slow_modules(preparation: Preparation) -> list[str]:
+    """What a Python script imports that takes long, as far as that can be imported before it runs:
+    not what comes after a change of the environment, on which it may depend."""
+    found: dict[str, None] = {}
+    try:
+        with open(preparation.script or "") as file:
+            text = file.read()
+        for node in ast.parse(text).body:
+            if "environ" in (ast.get_source_segment(text, node) or ""):
+                break
+            names = [alias.name for alias in getattr(node, "names", []) if hasattr(alias, "name")]
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            elif not isinstance(node, ast.Import):
+                continue
+            for part in ".".join(names).split("."):
+                found |= dict.fromkeys(_SLOW.get(part, ()))
+            if {"horovod.torch", "hvdlite.torch"} & set(names):
+                found["hvdlite.torch"] = None
+    except (OSError, ValueError, SyntaxError):
+        pass
+    return list(found)
