@@ -204,3 +204,9 @@ def test_options_without_effect_are_told_in_one_line(horovodrun):
     result = horovodrun("-np", "1", "--autotune", "--cycle-time-ms", "3", "true")
     assert result.returncode == 0
     assert "horovodrun: without effect here: --cycle-time-ms, --autotune\n" in result.err
+
+
+def test_options_of_elastic_jobs_alone_are_told(horovodrun):
+    result = horovodrun("-np", 1, "--max-np", 2, "--reset-limit", 3, "true")
+    assert result.returncode == 0
+    assert "horovodrun: without effect: --max-np, --reset-limit; --min-np or" in result.err
