@@ -117,7 +117,9 @@ def _times(notebook: NotebookNode) -> Iterator[tuple[float, str]]:
                 datetime.fromisoformat(marks[key].replace("Z", "+00:00"))
                 for key in ("iopub.execute_input", "shell.execute_reply")
             )
-            yield (ended - began).total_seconds(), cell.source.strip().splitlines()[0]
+            # Two threads of the kernel note these: of a short cell the end may come first.
+            seconds = max(0.0, (ended - began).total_seconds())
+            yield seconds, cell.source.strip().splitlines()[0]
 
 
 def _not_done(notebook: NotebookNode, solved: bool) -> Iterator[str]:
