@@ -9,7 +9,6 @@ import re
 from types import ModuleType
 from typing import Any
 
-from hvdlite.runtime.launchers import rank_of
 from hvdnames.imports import missing, no_attribute
 
 
@@ -32,6 +31,9 @@ def _strategies(module: ModuleType) -> None:
 
 def _tell_the_rank() -> None:
     """What a program prints and logs by rank_zero_only before it has a Trainer comes once, too."""
+    # Only here, as programs that use Keras alone come by this file as well.
+    from hvdlite.runtime.launchers import rank_of
+
     only = importlib.import_module("lightning_utilities.core.rank_zero").rank_zero_only
     only.rank = rank_of(os.environ) or getattr(only, "rank", 0)
 

@@ -120,7 +120,7 @@ class Outcome:
 def launch(
     source: str,
     np: int,
-    timeout: float = 200,
+    timeout: float = 300,
     env: dict[str, str] | None = None,
     modules: tuple[str, ...] = (),
 ) -> Outcome:
