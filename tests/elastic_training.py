@@ -289,6 +289,7 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the job ends with it
     if args.events:
         print(events(args.events, args.seed, args.epochs, args.pause))
     if args.kills:
