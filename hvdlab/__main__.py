@@ -1,5 +1,6 @@
 """The command `hvdlab`, also as `python -m hvdlab`."""
 
+import os
 import sys
 
 EXTRA = "pip install 'hvdlite[labs]'"
@@ -13,7 +14,15 @@ def main() -> None:
         if (error.name or "").partition(".")[0] == "hvdlab":
             raise
         sys.exit(f"hvdlab: {error.name} is not installed: {EXTRA}")
-    app(prog_name="hvdlab")
+    try:
+        app(prog_name="hvdlab")
+    finally:
+        try:
+            sys.stdout.flush()
+        except (
+            BrokenPipeError
+        ):  # nobody reads on, as with `| head`; Python would complain at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

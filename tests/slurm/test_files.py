@@ -51,8 +51,10 @@ def test_words_behind_the_file_reach_the_program(slurm):
         assert "-x|--note|two words" in output
 
 
-def test_a_closed_pipe_is_no_error(slurm):
-    done = slurm.run("bash", "-c", "set -o pipefail; hvdlab slurm status | true; true")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_closed_pipe_is_no_error(slurm, unbuffered):
+    """Whether Python notices when it prints, or when it ends."""
+    done = slurm.run("bash", "-c", "hvdlab slurm status | true", PYTHONUNBUFFERED=unbuffered)
     assert (done.returncode, done.stderr) == (0, "")
 
 
