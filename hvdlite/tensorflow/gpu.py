@@ -1,12 +1,10 @@
 """TensorFlow's tensors on a GPU as arrays that NCCL reads and writes.
 
-In eager code TensorFlow does not show the stream that it computes on. So it is waited for before a
-call, which DLPack does, and the call is waited for before TensorFlow goes on. The addresses come
-from DLPack, the number of the GPU from CUDA: TensorFlow counts the GPUs that are visible to it.
-In a tf.function it is XLA that calls, with its stream and the addresses; see `xla`.
+A call goes into the stream that TensorFlow computes on, behind what makes its tensors, and neither
+the host nor the GPU waits for the other. Only XLA shows that stream; see `xla`. Where it can't be
+had, TensorFlow is waited for before a call, and the call before TensorFlow goes on.
 """
 
-import ctypes
 import functools
 import threading
 from collections.abc import Callable, Sequence
@@ -14,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from hvdlite.gpu import cuda
+from hvdlite.tensorflow import addresses
 
 # Those that DLPack and NCCL have; int32 lives in host memory also where TensorFlow says GPU.
 _DTYPES = (
@@ -24,27 +24,12 @@ _DTYPES = (
 )
 
 
-class _DLTensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device", ctypes.c_int32 * 2),
-        ("ndim", ctypes.c_int32),
-        ("dtype", ctypes.c_uint32),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("offset", ctypes.c_uint64),
-    )
-
-
-_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-
-
 class _Call(threading.local):
     """What this thread's call works with."""
 
     def __init__(self) -> None:
         self.stream: Any = None
+        self.waits = False  # for the GPU, before it uses what TensorFlow has made
         self.tensors: dict[int, tf.Tensor] = {}  # by their addresses
         self.results: list[np.ndarray] = []  # memory that waits for them
 
@@ -70,9 +55,13 @@ def device_for(tensors: Sequence[tf.Tensor]) -> str | None:
 
 
 def scope() -> str:
-    """The device that `with tf.device` asks for around the graph in the making, or ""."""
-    _, kind, number = tf.no_op().device.upper().rpartition("GPU:")
-    return kind + number if kind else "CPU:0" if tf.no_op().device else ""
+    """The device that `with tf.device` asks for around the graph in the making, or "".
+
+    A tf.function does not see a scope around its call, which is that of the eager code there.
+    """
+    asked = (tf.no_op().device or context.context().device_name or "").upper()
+    _, kind, number = asked.rpartition("GPU:")
+    return kind + number if kind else "CPU:" + asked.rpartition("CPU:")[2] if asked else ""
 
 
 @functools.cache
@@ -81,18 +70,23 @@ def is_there() -> bool:
     return bool(tf.config.list_logical_devices("GPU")) and cuda.cupy() is not None
 
 
-def run(function: Callable[..., Sequence[Any]], tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The tensors that `function` makes of arrays on the tensors' memory."""
-    for stream in _computing.values():  # DLPack would hold Python's lock while it waits
-        stream.synchronize()
+def run(
+    function: Callable[..., Sequence[Any]], tensors: Sequence[tf.Tensor], stream: Any = None
+) -> list[tf.Tensor]:
+    """The tensors that `function` makes of arrays on the tensors' memory.
+
+    With `stream`, in which TensorFlow makes the tensors, the work goes behind that.
+    """
+    _call.waits = stream is None
     arrays = list(map(_as_array, tensors))
     on_gpu = [i for i, array in enumerate(arrays) if not isinstance(array, np.ndarray)]
     device = arrays[on_gpu[0]].device
     _call.tensors = {arrays[i].data.ptr: tensors[i] for i in on_gpu}
-    _call.stream, _call.results = _stream(device.id), []
+    _call.stream, _call.results = stream or _own_stream(device.id), []
     with device, _call.stream:
         results = list(map(_as_tensor, function(*arrays)))
-    _call.stream.synchronize()
+    if _call.waits:
+        _call.stream.synchronize()
     return results
 
 
@@ -110,7 +104,7 @@ def run_on(
     number = _device_of(next(address for address, *_ in buffers if address))
     arrays = [cuda.array(*buffer, None, number) for buffer in buffers]
     _call.stream, _call.results = cuda.stream(pointer), arrays[len(arrays) - results :]
-    _computing[number] = _call.stream
+    _call.waits = not addresses.is_known()
     with cuda.cupy().cuda.Device(number), _call.stream:
         function(*arrays)
 
@@ -118,6 +112,11 @@ def run_on(
 def _device_of(address: int) -> int:
     """CUDA's number of the GPU whose memory this is."""
     return cuda.cupy().cuda.runtime.pointerGetAttributes(address).device
+
+
+def current_stream() -> Any:
+    """The stream of this thread's call."""
+    return _call.stream
 
 
 def device_of(array: np.ndarray) -> cuda.Device:
@@ -154,13 +153,8 @@ def _as_array(tensor: tf.Tensor) -> np.ndarray:
         return np.asarray(tensor)
     number = _number(tensor.backing_device)
     dtype = np.dtype(tensor.dtype.as_numpy_dtype)
-    capsule = tf.experimental.dlpack.to_dlpack(tensor)
-    return cuda.array(_address(capsule), tensor.shape, dtype, (tensor, capsule), number)
-
-
-def _address(capsule: Any) -> int:
-    held = _DLTensor.from_address(_pointer_of(capsule, b"dltensor"))
-    return (held.data or 0) + held.offset
+    address, owner = addresses.when_made(tensor) if _call.waits else (addresses.of(tensor), tensor)
+    return cuda.array(address, tensor.shape, dtype, owner, number)
 
 
 def _as_tensor(result: Any) -> Any:
@@ -173,7 +167,6 @@ def _as_tensor(result: Any) -> Any:
     return tensor
 
 
-_computing: dict[int, Any] = {}  # TensorFlow's own streams, as far as XLA has shown them
 _names: dict[int, str] = {}  # TensorFlow's names of the GPUs, by CUDA's number
 
 
@@ -181,14 +174,14 @@ _names: dict[int, str] = {}  # TensorFlow's names of the GPUs, by CUDA's number
 def _number(name: str) -> int:
     """CUDA's number of a GPU of TensorFlow's."""
     with tf.device(name):
-        capsule = tf.experimental.dlpack.to_dlpack(tf.ones(1))
-    number = _device_of(_address(capsule))
+        address, _ = addresses.when_made(tf.ones(1))
+    number = _device_of(address)
     _names[number] = name
     return number
 
 
 @functools.cache
-def _stream(number: int) -> Any:
+def _own_stream(number: int) -> Any:
     with cuda.cupy().cuda.Device(number):
         own = cuda.cupy().cuda.Stream(non_blocking=True)
     _streams.append(own)

@@ -19,7 +19,7 @@ from hvdlite.exceptions import HorovodInternalError
 from hvdlite.gradients.options import GradientOptions
 from hvdlite.gradients.reducer import Bucket, Gradient, GradientReducer
 from hvdlite.request import ADASUM, digest, dtype_name
-from hvdlite.tensorflow import gpu, xla
+from hvdlite.tensorflow import gpu
 from hvdlite.tensorflow.graph import call, name_of
 from hvdlite.tensorflow.ops import grouped_allreduce
 
@@ -121,8 +121,7 @@ class GradientSync:
             tensors, contexts = zip(*map(compression.compress, tensors), strict=True)
         name, place = name_of("gradients", None), self._place(tensors)
         if place is not None:
-            reduce = functools.partial(self._reduce_flat, names=names, place=place)
-            reduced = xla.as_program(reduce, tensors, place)
+            reduced = self._reduce_flat(tensors, names, place)
         else:
             ready, *reduced = call(
                 lambda *arrays: self._run(arrays, local, names, name),
@@ -143,7 +142,7 @@ class GradientSync:
         return gpu.device_for(tensors) if able and in_order and known else None
 
     def _reduce_flat(
-        self, *tensors: tf.Tensor, names: Sequence[str], place: str
+        self, tensors: Sequence[tf.Tensor], names: Sequence[str], place: str
     ) -> list[tf.Tensor]:
         wire = self.options.wire_dtype
         sent = [tf.cast(t, wire) if wire and t.dtype.is_floating else t for t in tensors]

@@ -116,21 +116,19 @@ def call(
     """
     if tf.executing_eagerly():
         if place is not None:
-            return as_tensorflow(gpu.run, function, tensors)
+            return as_tensorflow(gpu.run, function, tensors, xla.stream(place))
         results = as_tensorflow(function, *[np.asarray(tensor) for tensor in tensors])
         return [tf.convert_to_tensor(result) for result in results]
     signals.watch()
     shapes = [None] * len(dtypes) if shapes is None else shapes
-    known = _are_known([*shapes, *(each.shape for each in tensors)])
-    if xla.is_available() and (xla.is_compiling() or (place is not None and known)):
-        return xla.as_program(
-            lambda *given: xla.custom_call(function, given, dtypes, shapes, place), tensors, place
-        )
+    if xla.is_compiling() and xla.is_available():
+        return xla.custom_call(function, tensors, dtypes, shapes, place)
+    stream = xla.stream(place) if place is not None else None
 
     def body(*given: Any) -> list[Any]:
         try:
             if place is not None:
-                return gpu.run(function, given)
+                return gpu.run(function, given, stream)
             return list(function(*map(np.asarray, given)))
         except exceptions.HorovodInternalError as error:
             # TensorFlow logs the message with this line only, not with the runtime's own frames.
@@ -152,10 +150,6 @@ def call(
     for result, shape in zip(results, shapes, strict=True):
         result.set_shape(shape)
     return results
-
-
-def _are_known(shapes: Sequence[Any]) -> bool:
-    return all(tf.TensorShape(shape).is_fully_defined() for shape in shapes)
 
 
 def name_of(kind: str, name: str | None) -> str | None:

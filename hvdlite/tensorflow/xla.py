@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvdlite.gpu import cuda
-from hvdlite.tensorflow import gpu
+from hvdlite.tensorflow import addresses, gpu
 
 _TARGET = b"hvdlite.collective"
 _REGISTRY = "_ZN3xla24CustomCallTargetRegistry"
@@ -105,14 +105,6 @@ def is_compiling() -> bool:
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
-def as_program(function: Callable[..., Any], tensors: Sequence[tf.Tensor], place: str) -> Any:
-    """`function(*tensors)`; in a graph that is not compiled by XLA, as a program of its own."""
-    if tf.executing_eagerly() or is_compiling() or not is_available():
-        return function(*tensors)
-    with tf.device(place):
-        return tf.function(function, jit_compile=True, autograph=False)(*tensors)
-
-
 def custom_call(
     function: Callable[..., Sequence[Any]],
     tensors: Sequence[tf.Tensor],
@@ -183,6 +175,28 @@ def order_on(place: str | None) -> Any:
         with tf.init_scope(), tf.device(place):  # a tf.function may not make a tf.Variable
             held[place] = ResourceVariable(0.0, trainable=False)
     return held[place]
+
+
+@functools.cache
+def stream(place: str) -> Any:
+    """The stream that TensorFlow computes on there, as a program is shown it, or None.
+
+    None also where the tensors in it can't be found without a wait.
+    """
+    if not (is_available() and addresses.is_known()):
+        return None
+    found = []
+
+    def note(array: Any) -> list[Any]:
+        found.append(gpu.current_stream())
+        return [array]
+
+    with tf.init_scope(), tf.device(place):
+        number = tf.zeros([])
+        tf.function(
+            lambda: custom_call(note, [number], [tf.float32], [()], place), jit_compile=True
+        )()
+    return found[0]
 
 
 # Running

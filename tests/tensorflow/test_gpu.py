@@ -148,6 +148,9 @@ def _fit(jit_compile) -> list:
     tf, hvd = _start()
     import hvdlite.keras
 
+    # Each rank picks its convolutions by trying, and with TF32 they differ in the third digit.
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+
     def train(wrap, rows):
         keras.utils.set_random_seed(1)
         layers = [keras.layers.Conv2D(4, 3, activation="relu"), keras.layers.BatchNormalization()]
@@ -163,7 +166,7 @@ def _fit(jit_compile) -> list:
     # With the same data on both ranks the mean of the gradients is that of one.
     ours, used = _by_nccl(tf, lambda: train(wrap, 0))
     alone = train(lambda optimizer: optimizer, 0)
-    same = all(np.allclose(a, b, atol=5e-3) for a, b in zip(ours, alone, strict=True))
+    same = all(np.allclose(a, b, atol=1e-4) for a, b in zip(ours, alone, strict=True))
     mine = train(wrap, hvd.rank())
     flat = np.concatenate([each.ravel() for each in mine[:2]])
     both = hvd.allgather(flat[np.newaxis]).numpy()

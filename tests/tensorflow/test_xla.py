@@ -199,3 +199,30 @@ def test_keras_compiles_a_step_with_collectives(ranks):
     assert compiled[0] == compiled[1], "the same weights on both ranks"
     for mine, other in zip(compiled[0], plain[0], strict=True):
         np.testing.assert_allclose(mine, other, atol=1e-4)
+
+
+def _scopes():
+    """What a function takes for its device, by where `with tf.device` stands."""
+    import tensorflow as tf
+
+    from hvdlite.tensorflow import gpu
+
+    seen = []
+
+    def look():
+        seen.append(gpu.scope())
+
+    def look_on(device):
+        with tf.device(device):
+            look()
+
+    for device in ("/gpu:1", "/cpu:0"):
+        with tf.device(device):
+            tf.function(look, autograph=False).get_concrete_function()
+        with tf.device("/gpu:0"):
+            tf.function(look_on, autograph=False).get_concrete_function(device)
+    return seen
+
+
+def test_a_function_knows_its_device(ranks):
+    assert ranks(2).run(_scopes) == [["GPU:1"] * 2 + ["CPU:0"] * 2] * 2
