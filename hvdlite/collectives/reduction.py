@@ -59,12 +59,15 @@ def neutral(op: int, dtype: np.dtype) -> Any:
 
 
 def multiply(array: np.ndarray, factor: float) -> None:
-    """Multiply in place by a scale factor."""
+    """Multiply in place by a scale factor.
+
+    On a GPU float16 is multiplied by a float16, as Horovod's kernels do.
+    """
     if factor == 1.0:
         return
     if array.dtype.kind in "iub":
         array[:] = (array * np.float64(factor)).astype(array.dtype)
-    elif array.dtype in HALVES:
+    elif array.dtype in HALVES and (isinstance(array, np.ndarray) or array.dtype == BFLOAT16):
         array[:] = array.astype(np.float32) * np.float32(factor)
     else:
         np.multiply(array, array.dtype.type(factor), out=array)

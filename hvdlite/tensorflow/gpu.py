@@ -71,18 +71,22 @@ def is_there() -> bool:
 
 
 def run(
-    function: Callable[..., Sequence[Any]], tensors: Sequence[tf.Tensor], stream: Any = None
+    function: Callable[..., Sequence[Any]],
+    tensors: Sequence[tf.Tensor],
+    stream: Any = None,
+    room: Sequence[tf.Tensor] = (),
 ) -> list[tf.Tensor]:
     """The tensors that `function` makes of arrays on the tensors' memory.
 
-    With `stream`, in which TensorFlow makes the tensors, the work goes behind that.
+    With `stream`, in which TensorFlow makes the tensors, the work goes behind that. The tensors of
+    `room` are for results: to make one in here takes as long as a small collective.
     """
     _call.waits = stream is None
-    arrays = list(map(_as_array, tensors))
-    on_gpu = [i for i, array in enumerate(arrays) if not isinstance(array, np.ndarray)]
-    device = arrays[on_gpu[0]].device
-    _call.tensors = {arrays[i].data.ptr: tensors[i] for i in on_gpu}
-    _call.stream, _call.results = stream or _own_stream(device.id), []
+    arrays, spare = list(map(_as_array, tensors)), list(map(_as_array, room))
+    device = next(each.device for each in arrays if not isinstance(each, np.ndarray))
+    held = zip([*arrays, *spare], [*tensors, *room], strict=True)
+    _call.tensors = {a.data.ptr: tensor for a, tensor in held if not isinstance(a, np.ndarray)}
+    _call.stream, _call.results = stream or _own_stream(device.id), spare
     with device, _call.stream:
         results = list(map(_as_tensor, function(*arrays)))
     if _call.waits:

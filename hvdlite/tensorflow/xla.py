@@ -133,8 +133,7 @@ def custom_call(
     ]
     number = next(_numbers)
     _bodies[number] = body = Body(function, operands, results, place is not None)
-    for graph in _graphs():
-        graph._hvdlite_bodies = [*getattr(graph, "_hvdlite_bodies", ()), body]
+    keep(body)
     order = order_on(place)
     last = tf.zeros([]) if order is None else order.read_value()
     *tensors_made, last = gen_xla_ops.xla_custom_call_v2(
@@ -150,11 +149,11 @@ def custom_call(
     return tensors_made
 
 
-def _graphs() -> Iterator[Any]:
-    """The graph in the making, and those around it."""
+def keep(body: Any) -> None:
+    """Let it live as long as the graph in the making, and those around that."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:
-        yield graph
+        graph._hvdlite_bodies = [*getattr(graph, "_hvdlite_bodies", ()), body]
         outer = getattr(graph, "outer_graph", None)
         graph = outer if getattr(outer, "building_function", False) else None
 

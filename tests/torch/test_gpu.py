@@ -67,6 +67,32 @@ def test_as_on_the_cpu(ranks):
     assert ranks(2).run(_as_on_the_cpu) == [[], []]
 
 
+def _scaled_halves() -> list[bool]:
+    """float16 is multiplied by a float16, bfloat16 and float32 by the factor itself."""
+    import torch
+
+    import hvdlite.torch as hvd
+
+    hvd.init()
+    take_gpu()
+    same = []
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        numbers = torch.randn(1000, generator=torch.Generator().manual_seed(1)).to(dtype).cuda()
+        if dtype == torch.bfloat16:
+            scaled = (numbers.float() * 0.3).to(dtype)
+        else:
+            scaled = numbers * torch.tensor(0.3, dtype=dtype, device="cuda")
+        result = hvd.allreduce(numbers, op=hvd.Max, prescale_factor=0.3)
+        same.append(torch.equal(result, scaled))
+        result = hvd.allreduce(numbers, op=hvd.Max, postscale_factor=0.3)
+        same.append(torch.equal(result, scaled))
+    return same
+
+
+def test_scaled_halves(ranks):
+    assert ranks(2).run(_scaled_halves) == [[True] * 6] * 2
+
+
 def _more_calls() -> dict[str, bool]:
     import torch
 
