@@ -148,6 +148,11 @@ _BY_SCRIPT: dict[str, dict[str, Callable[[str], str]]] = {
         "device-by-variable": _edits(
             (_SET_DEVICE, "        import os\n\n        os.environ['CUDA_VISIBLE_DEVICES'] = "
                           "str(hvd.local_rank())\n")),
+        "accelerator": _edits(
+            ("use_cuda = torch.cuda.is_available()", "use_cuda = torch.accelerator.is_available()"),
+            ('torch.device("cuda" if use_cuda else "cpu")',
+             'torch.accelerator.current_accelerator() if use_cuda else torch.device("cpu")'),
+            (_SET_DEVICE, "        torch.accelerator.set_device_index(hvd.local_rank())\n")),
     },
     "fashion_mnist_keras.py": {
         "full-name": _everywhere(

@@ -143,12 +143,19 @@ def _pretend_gpus(record: Recorder) -> None:
         name="a pretended GPU", major=8, minor=0, total_memory=40 << 30, multi_processor_count=108
     )
     cuda.is_bf16_supported = lambda *_, **__: True
+    cuda.is_current_stream_capturing = lambda: False  # which optimizers ask
     cuda.Event = cuda.Stream = cuda.current_stream = _Nothing
     cuda.stream = lambda _: contextlib.nullcontext()
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved"):
         setattr(cuda, name, lambda *_: 0)
     cuda.reset_peak_memory_stats = lambda *_: None
     torch.backends.cuda.is_built = lambda: False
+    if accelerator := getattr(torch, "accelerator", None):  # since 2.6; optimizers ask it, too
+        accelerator.is_available, accelerator.device_count = cuda.is_available, cuda.device_count
+        accelerator.current_accelerator = lambda *_, **__: torch.device("cuda")
+        accelerator.current_device_index = accelerator.current_device_idx = cuda.current_device
+        accelerator.set_device_index = accelerator.set_device_idx = set_device
+        accelerator.synchronize, accelerator.current_stream = cuda.synchronize, _Nothing
     load = torch.load
 
     @functools.wraps(load)
