@@ -1,8 +1,7 @@
 """TensorFlow's tensors on a GPU as arrays that NCCL reads and writes.
 
 A call goes into the stream that TensorFlow computes on, behind what makes its tensors, and neither
-the host nor the GPU waits for the other. Only XLA shows that stream; see `xla`. Where it can't be
-had, TensorFlow is waited for before a call, and the call before TensorFlow goes on.
+the host nor the GPU waits for the other. Only XLA shows that stream; see `xla`.
 """
 
 import functools
@@ -15,9 +14,9 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from hvdlite.gpu import cuda
-from hvdlite.tensorflow import addresses
+from hvdlite.tensorflow import internals
 
-# Those that DLPack and NCCL have; int32 lives in host memory also where TensorFlow says GPU.
+# Those that NCCL has; int32 lives in host memory also where TensorFlow says GPU.
 _DTYPES = (
     *(tf.float16, tf.bfloat16, tf.float32, tf.float64),
     *(tf.int8, tf.uint8, tf.int16, tf.int64, tf.uint64),
@@ -29,7 +28,6 @@ class _Call(threading.local):
 
     def __init__(self) -> None:
         self.stream: Any = None
-        self.waits = False  # for the GPU, before it uses what TensorFlow has made
         self.tensors: dict[int, tf.Tensor] = {}  # by their addresses
         self.results: list[np.ndarray] = []  # memory that waits for them
 
@@ -66,32 +64,32 @@ def scope() -> str:
 
 @functools.cache
 def is_there() -> bool:
-    """Whether TensorFlow sees a GPU, and CuPy and NCCL are there to work on it."""
-    return bool(tf.config.list_logical_devices("GPU")) and cuda.cupy() is not None
+    """Whether TensorFlow sees a GPU, and all is there to work on its memory, in its stream."""
+    known = internals.knows_addresses() and internals.has_registry() and cuda.cupy() is not None
+    return known and bool(tf.config.list_logical_devices("GPU"))
 
 
 def run(
     function: Callable[..., Sequence[Any]],
     tensors: Sequence[tf.Tensor],
-    stream: Any = None,
+    stream: Any,
     room: Sequence[tf.Tensor] = (),
 ) -> list[tf.Tensor]:
     """The tensors that `function` makes of arrays on the tensors' memory.
 
-    With `stream`, in which TensorFlow makes the tensors, the work goes behind that. The tensors of
-    `room` are for results: to make one in here takes as long as a small collective.
+    The work goes into `stream`, in which TensorFlow makes the tensors. Those of `room` are for
+    results: to make one in here takes as long as a small collective.
     """
-    _call.waits = stream is None
     arrays, spare = list(map(_as_array, tensors)), list(map(_as_array, room))
     device = next(each.device for each in arrays if not isinstance(each, np.ndarray))
     held = zip([*arrays, *spare], [*tensors, *room], strict=True)
     _call.tensors = {a.data.ptr: tensor for a, tensor in held if not isinstance(a, np.ndarray)}
-    _call.stream, _call.results = stream or _own_stream(device.id), spare
-    with device, _call.stream:
-        results = list(map(_as_tensor, function(*arrays)))
-    if _call.waits:
-        _call.stream.synchronize()
-    return results
+    _call.stream, _call.results = stream, spare
+    try:
+        with device, stream:
+            return list(map(_as_tensor, function(*arrays)))
+    finally:
+        _call.tensors, _call.results = {}, []  # memory that others may have now
 
 
 def run_on(
@@ -108,7 +106,6 @@ def run_on(
     number = _device_of(next(address for address, *_ in buffers if address))
     arrays = [cuda.array(*buffer, None, number) for buffer in buffers]
     _call.stream, _call.results = cuda.stream(pointer), arrays[len(arrays) - results :]
-    _call.waits = not addresses.is_known()
     with cuda.cupy().cuda.Device(number), _call.stream:
         function(*arrays)
 
@@ -116,11 +113,6 @@ def run_on(
 def _device_of(address: int) -> int:
     """CUDA's number of the GPU whose memory this is."""
     return cuda.cupy().cuda.runtime.pointerGetAttributes(address).device
-
-
-def current_stream() -> Any:
-    """The stream of this thread's call."""
-    return _call.stream
 
 
 def device_of(array: np.ndarray) -> cuda.Device:
@@ -157,8 +149,7 @@ def _as_array(tensor: tf.Tensor) -> np.ndarray:
         return np.asarray(tensor)
     number = _number(tensor.backing_device)
     dtype = np.dtype(tensor.dtype.as_numpy_dtype)
-    address, owner = addresses.when_made(tensor) if _call.waits else (addresses.of(tensor), tensor)
-    return cuda.array(address, tensor.shape, dtype, owner, number)
+    return cuda.array(internals.address_of(tensor), tensor.shape, dtype, tensor, number)
 
 
 def _as_tensor(result: Any) -> Any:
@@ -178,18 +169,7 @@ _names: dict[int, str] = {}  # TensorFlow's names of the GPUs, by CUDA's number
 def _number(name: str) -> int:
     """CUDA's number of a GPU of TensorFlow's."""
     with tf.device(name):
-        address, _ = addresses.when_made(tf.ones(1))
-    number = _device_of(address)
+        one = tf.ones(1)
+    number = _device_of(internals.address_of(one))
     _names[number] = name
     return number
-
-
-@functools.cache
-def _own_stream(number: int) -> Any:
-    with cuda.cupy().cuda.Device(number):
-        own = cuda.cupy().cuda.Stream(non_blocking=True)
-    _streams.append(own)
-    return cuda.stream(own.ptr)
-
-
-_streams: list[Any] = []  # which end with their objects

@@ -125,7 +125,7 @@ def call(
     if xla.is_compiling() and xla.is_available():
         return xla.custom_call(function, tensors, dtypes, shapes, place)
     stream, room = (xla.stream(place) if place is not None else None), []
-    if stream is not None and all(tf.TensorShape(each).is_fully_defined() for each in shapes):
+    if place is not None and all(tf.TensorShape(each).is_fully_defined() for each in shapes):
         with tf.device(place):
             room = [
                 tf.raw_ops.Empty(shape=shape, dtype=dtype)
@@ -143,7 +143,7 @@ def call(
             _failed[:] = [str(error)]
             raise exceptions.HorovodInternalError(str(error)) from None
 
-    make = _python_op if stream is not None else tf.py_function if place else tf.numpy_function
+    make = _python_op if place is not None else tf.numpy_function
     order = None
     if not tf.inside_function():
         from hvdlite.tensorflow.v1 import in_any_order as make

@@ -5,8 +5,8 @@ Here that function is a callback of ctypes. On a GPU it is given the stream that
 puts the collective into it and returns, so that neither the host nor the GPU waits for the other.
 
 TensorFlow's wheel exports the table in which XLA looks for the names, `CustomCallTargetRegistry`
-of xla/service/custom_call_target_registry.h, and no function of C for it. So its methods are
-called by their C++ names. A TensorFlow without them is one where XLA is not available here.
+of xla/service/custom_call_target_registry.h, and no function of C for it; see `internals`. A
+TensorFlow without it is one where XLA is not available here.
 """
 
 import contextlib
@@ -17,19 +17,15 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from hvdlite.gpu import cuda
-from hvdlite.tensorflow import addresses, gpu
+from hvdlite.tensorflow import gpu, internals
 
 _TARGET = b"hvdlite.collective"
-_REGISTRY = "_ZN3xla24CustomCallTargetRegistry"
-_GLOBAL = f"{_REGISTRY}6GlobalEv"
-_REGISTER = f"{_REGISTRY}8RegisterERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPvS8_"
 # On the host the first argument is where the results go; on a GPU it is the stream, and the
 # results' addresses follow those of the operands. Then come opaque bytes, and the status.
 _Handler = ctypes.CFUNCTYPE(
@@ -38,16 +34,10 @@ _Handler = ctypes.CFUNCTYPE(
 )  # fmt: skip
 
 
-class _String(ctypes.Structure):
-    """std::string of the GNU library: up to 15 characters lie in the string itself."""
-
-    _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_size_t), ("own", ctypes.c_char * 16))
-
-
 class _Status(ctypes.Structure):
     """XlaCustomCallStatus, which is a std::optional<std::string>: the message of a failure."""
 
-    _fields_ = (("message", _String), ("failed", ctypes.c_bool))
+    _fields_ = (("message", internals.String), ("failed", ctypes.c_bool))
 
 
 class Body:
@@ -68,7 +58,7 @@ class _Layout(NamedTuple):
 # Programs name their bodies by number. A body lives as long as a graph that has it.
 _bodies: "weakref.WeakValueDictionary[int, Body]" = weakref.WeakValueDictionary()
 _numbers = itertools.count()
-FAILED = "hvdlite failed"  # of at most 15 characters, see `_String`
+FAILED = "hvdlite failed"  # of at most 15 characters, see `String`
 _own = threading.local()
 failed: list[BaseException] = []  # what the last collective raised that failed inside a program
 
@@ -76,23 +66,11 @@ failed: list[BaseException] = []  # what the last collective raised that failed 
 @functools.cache
 def is_available() -> bool:
     """Whether programs of XLA can call back here; on a GPU, only with CuPy."""
-    if tf.config.list_physical_devices("GPU") and cuda.cupy() is None:
+    if not internals.has_registry():
         return False
-    try:
-        from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # noqa: F401
-
-        library = ctypes.CDLL(str(Path(tf.__file__).parent / "libtensorflow_cc.so.2"))
-        table, register = getattr(library, _GLOBAL), getattr(library, _REGISTER)
-    except (ImportError, OSError, AttributeError):
-        return False
-    table.restype, register.restype = ctypes.c_void_p, None
-    register.argtypes = [ctypes.c_void_p] * 4
-    for platform, handler in ((b"Host", _on_host), (b"CUDA", _on_gpu)):
-        held = [ctypes.create_string_buffer(each) for each in (_TARGET, platform)]
-        names = [_String(ctypes.addressof(each), len(each) - 1) for each in held]
-        where = [ctypes.addressof(each) for each in names]
-        register(table(), where[0], ctypes.cast(handler, ctypes.c_void_p), where[1])
-    return True
+    internals.register(_TARGET, b"Host", _on_host)
+    internals.register(_TARGET, b"CUDA", _on_gpu)
+    return cuda.cupy() is not None or not tf.config.get_visible_devices("GPU")
 
 
 # Tracing
@@ -178,23 +156,19 @@ def order_on(place: str | None) -> Any:
 
 @functools.cache
 def stream(place: str) -> Any:
-    """The stream that TensorFlow computes on there, as a program is shown it, or None.
-
-    None also where the tensors in it can't be found without a wait.
-    """
-    if not (is_available() and addresses.is_known()):
-        return None
+    """The stream that TensorFlow computes on there, as a program is shown it."""
     found = []
 
     def note(array: Any) -> list[Any]:
-        found.append(gpu.current_stream())
+        found.append(gpu.device_of(array).stream)
         return [array]
 
+    def program(number: tf.Tensor) -> list[tf.Tensor]:
+        return custom_call(note, [number], [number.dtype], [number.shape], place)
+
     with tf.init_scope(), tf.device(place):
-        number = tf.zeros([])
-        tf.function(
-            lambda: custom_call(note, [number], [tf.float32], [()], place), jit_compile=True
-        )()
+        is_available()  # which makes the call known to XLA
+        tf.function(program, jit_compile=True)(tf.zeros([]))
     return found[0]
 
 
@@ -222,7 +196,7 @@ def _noting_failure(status: int) -> Iterator[None]:
         failed[:] = [error]
         noted = _Status.from_address(status)
         noted.message.own, noted.message.size = FAILED.encode(), len(FAILED)
-        noted.message.data = ctypes.addressof(noted.message) + _String.own.offset
+        noted.message.data = ctypes.addressof(noted.message) + internals.String.own.offset
         noted.failed = True
 
 
