@@ -92,6 +92,59 @@ def rehearse(
 
 
 @app.command()
+def bundle(
+    file: Annotated[Path, typer.Argument(help="What to write.")] = Path("hvdlite.pyz"),
+    without: Annotated[
+        list[str] | None,
+        typer.Option(help="An extra to leave out: torch, tensorflow, lightning. Repeatable."),
+    ] = None,
+) -> None:
+    """For the trainer: the course in one file, which installs it on machines without a network.
+
+    In it are the packages of this environment, the data, labs, scripts and pages. Students run
+    it: python3 hvdlite.pyz hvdlite-course
+    """
+    from .bundle.make import EXTRAS, BundleError, make
+    from .data.catalog import DataError
+
+    left_out = set(without or [])
+    if unknown := left_out - set(EXTRAS):
+        raise fail(f"there is no extra {', '.join(sorted(unknown))} among {', '.join(EXTRAS)}", 2)
+    if "tensorflow" in left_out:
+        left_out.add("tensorflow-cpu")
+    try:
+        size = make(file, tuple(extra for extra in EXTRAS if extra not in left_out))
+    except KeyboardInterrupt:
+        raise fail("interrupted", 130) from None
+    except (BundleError, DataError, OSError) as error:
+        raise fail(str(error)) from None
+    print(f"{file}: {size / 1e9:.2f} GB")
+    print(f"On each machine: python3 {file.name} hvdlite-course")
+    print(f"To hand it out in the room: hvdlab serve-bundle {file} --host 0.0.0.0")
+
+
+@app.command("serve-bundle")
+def serve_bundle(
+    file: Annotated[Path, typer.Argument(help="What `hvdlab bundle` has written.")] = Path(
+        "hvdlite.pyz"
+    ),
+    host: Annotated[str, typer.Option(help="0.0.0.0 lets your network reach it.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Where it listens.")] = 8766,
+) -> None:
+    """For the trainer: hand the bundle out in the room, so that nobody needs the Internet."""
+    from .bundle.serve import run
+
+    try:
+        run(file, host, port)
+    except KeyboardInterrupt:
+        pass
+    except FileNotFoundError:
+        raise fail(f"there is no {file}; make it: hvdlab bundle {file}") from None
+    except OSError as error:
+        raise fail(f"can't serve at {host}:{port}: {error.strerror or error}; try --port") from None
+
+
+@app.command()
 def board(
     host: Annotated[str, typer.Option(help="0.0.0.0 lets your network reach it.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Where it listens.")] = 8765,

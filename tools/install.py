@@ -30,6 +30,11 @@ ASK_CUDA = "import torch; print(torch.version.cuda or '')"
 
 def main():
     """Install whatever is missing; print one line when nothing is."""
+    if sys.platform != "linux":
+        stop(
+            f"hvdlite runs on Linux, and this is {platform.system()}. On Windows use WSL "
+            "(wsl --install), on macOS a container: see README.md."
+        )
     if not answer("-m", "pip", "--version"):
         make_venv()
     before = read_stamp()  # a choice once made stays until `make clean` or another choice

@@ -170,7 +170,7 @@ async def _serve(
     port = sockets[0].getsockname()[1]
     here = f"http://127.0.0.1:{port}"
     alone = host in ("127.0.0.1", "localhost", "::1")
-    address = str(folder) if folder else f"{here if alone else _reachable(host, port)}/{join}"
+    address = str(folder) if folder else f"{here if alone else reachable(host, port)}/{join}"
     print(f"Your page:      {here}/?token={trainer}")
     print(f"Projector:      {here}/projector?token={trainer}")
     print(f"Students type:  hvdlab join {address}")
@@ -187,7 +187,7 @@ async def _serve(
         await server.close_all_connections()
 
 
-def _reachable(host: str, port: int) -> str:
+def reachable(host: str, port: int) -> str:
     """The address by which other machines find this one."""
     if host in ("0.0.0.0", "::", ""):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -31,6 +32,11 @@ class Found:
 def cache_folder(spec: DataSet) -> Path:
     """Where fetched files are kept: the user's cache folder, XDG_CACHE_HOME honoured."""
     return platformdirs.user_cache_path("hvdlite") / "data" / spec.name
+
+
+def bundled_folder(spec: DataSet) -> Path:
+    """Where a bundle has put the files: see hvdlab.bundle."""
+    return Path(sys.prefix) / "share" / "hvdlite" / "data" / spec.name
 
 
 def chosen_sources(sources: list[str] | None) -> list[str]:
@@ -82,10 +88,11 @@ def find_or_fetch(
         for note in notes:
             say(note)
     cache = cache_folder(spec)
-    if "cache" in names and cache.is_dir():
-        found = _look(spec, cache, "the cache", [])
-        if found:
-            return found
+    for place, called in ((cache, "the cache"), (bundled_folder(spec), "the bundle")):
+        if "cache" in names and place.is_dir():
+            found = _look(spec, place, called, [])
+            if found:
+                return found
     remote = [name for name in names if name in SOURCES]
     if remote:
         since = started - lock.FAILURE_LASTS_S if believe_failures else started

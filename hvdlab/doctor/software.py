@@ -42,14 +42,12 @@ def _version(name: str) -> Version:
 def python() -> Finding:
     """Python's version and place."""
     detail = f"{platform.python_version()}, {sys.executable}"
-    if not (3, 10) <= sys.version_info < (3, 14) or platform.system() != "Linux":
-        return Finding(
-            "Python",
-            PROBLEM,
-            f"{detail}, {platform.system()}",
-            "use Linux and Python 3.10 to 3.13"
-            + (": make clean install PYTHON=python3.12" if is_checkout() else ""),
-        )
+    if platform.system() != "Linux":
+        fix = "use Linux: on Windows that is WSL (wsl --install), on macOS a container"
+        return Finding("Python", PROBLEM, f"{detail}, {platform.system()}", fix)
+    if not (3, 10) <= sys.version_info < (3, 14):
+        again = ": make clean install PYTHON=python3.12" if is_checkout() else ""
+        return Finding("Python", PROBLEM, detail, f"use Python 3.10 to 3.13{again}")
     return Finding("Python", OK, detail)
 
 
