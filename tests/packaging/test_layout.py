@@ -37,10 +37,10 @@ BINDINGS = ("torch", "tensorflow", "keras", "lightning")
 # What is read together, and the lines of code that a reader can be asked for.
 # We aim at 2,700 for core and gradients together, 1,200 for each binding and 5,300 for hvdlite.
 LIMITS = {
-    "core": 3180, "gradients": 225, "torch": 1420, "tensorflow": 1310, "keras": 510,
+    "core": 3180, "gradients": 225, "torch": 1420, "tensorflow": 1315, "keras": 510,
     "lightning": 295, "elastic": 500, "testing": 65, "hvdrun": 2155,
 }  # fmt: skip
-LIMIT_OF_ALL = 7470  # of hvdlite
+LIMIT_OF_ALL = 7475  # of hvdlite
 
 
 def part_of_the_runtime(path: Path) -> str:
