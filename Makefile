@@ -59,9 +59,12 @@ test-labs: install  ## Run every lab from top to bottom, solved and unsolved
 test-whole: install  ## Run what takes longer: training on all images, every program that the checks know
 	@$(BIN)/python -m pytest -m whole $(PYTEST_ARGS)
 
-test-gpu: install  ## Run what needs two GPUs: tests, then benchmarks
+test-gpu: install  ## Run what needs two GPUs: tests, labs, then benchmarks
 	@$(BIN)/python -m pytest -m gpu -p no:xdist $(PYTEST_ARGS)
 	@$(BIN)/python tests/gpu_faults.py --count 50
+	@$(BIN)/python -m pytest -m "slow or whole" -p no:xdist tests/labs/test_notebooks.py \
+	    -k "solved and (03 or 05 or 06 or 07 or 08 or 09)"
+	@$(BIN)/hvdlab compare scripts/solutions/fashion_mnist_keras.py
 	@for b in gpu_allreduce gpu_step; do $(BIN)/horovodrun -np 2 $(BIN)/python benchmarks/$$b.py || exit; done
 	@$(BIN)/python benchmarks/keras_gpu.py
 
