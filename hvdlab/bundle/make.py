@@ -53,6 +53,7 @@ def make(target: Path, extras: tuple[str, ...] = EXTRAS) -> int:
     target.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=target.parent)))
+        wheels = list(_wheel(folder)) if is_checkout() else []
         part = folder / "part"
         bundle = stack.enter_context(zipfile.ZipFile(part, "w", zipfile.ZIP_STORED))
         bundle.write(Path(__file__).with_name("unpack.py"), "__main__.py")
@@ -66,9 +67,8 @@ def make(target: Path, extras: tuple[str, ...] = EXTRAS) -> int:
         bundle.writestr(FACTS, json.dumps(facts))
         with bundle.open(ENVIRONMENT, "w", force_zip64=True) as out:
             _pack(whole, out)
-        if is_checkout():
-            for wheel in _wheel(folder):
-                bundle.write(wheel, f"{WHEELS}/{wheel.name}")
+        for wheel in wheels:
+            bundle.write(wheel, f"{WHEELS}/{wheel.name}")
         for name, found in data.items():
             for role, content in found.contents.items():
                 path = f"{DATA}/{name}/{SETS[name].files[role].name}"
@@ -138,7 +138,7 @@ def _pack(whole: list[tuple[Path, int]], out: IO[bytes]) -> None:
 
 
 def _wheel(folder: Path) -> Iterator[Path]:
-    """The wheel of the checkout that hvdlab runs from."""
+    """The wheel of the checkout that hvdlab runs from, made in `folder`."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     built = subprocess.run(command, cwd=source(), capture_output=True, text=True)
     if built.returncode:
