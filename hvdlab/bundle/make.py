@@ -87,12 +87,11 @@ def make(target: Path, extras: tuple[str, ...] = EXTRAS) -> int:
 
 def _files(extras: tuple[str, ...]) -> Iterator[Path]:
     """What the packages have put into this environment, but for what is made anew there."""
-    prefix = Path(sys.prefix).resolve()
     for package in _packages(extras).values():
         for file in package.files or ():
             path = Path(os.path.abspath(file.locate()))
-            inside = path.is_relative_to(sys.prefix) or path.is_relative_to(prefix)
-            if not inside or "__pycache__" in path.parts or not path.is_file():
+            inside = path.is_relative_to(sys.prefix) and "__pycache__" not in path.parts
+            if not inside or not path.is_file():
                 continue
             if path.parent.name != "bin" or not _starts_with(path, b"#!" + sys.prefix.encode()):
                 yield path  # what begins so is made from the packages' entry points
