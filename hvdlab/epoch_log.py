@@ -3,7 +3,7 @@
     log = EpochLog(args.log_dir, epochs=3, images=60_000, batch_size=64, learning_rate=0.1)
     log.add(1, seconds=12.5, loss=0.61, accuracy=0.82)
 
-A program of several processes makes and uses one on rank 0 only.
+In a program of several processes rank 0 alone gives it a folder and adds to it.
 """
 
 from __future__ import annotations

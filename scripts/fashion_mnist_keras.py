@@ -66,6 +66,7 @@ class StopAtAccuracy(keras.callbacks.Callback):
         self.met_target = 0
 
     def on_epoch_end(self, epoch, logs=None):
+        logs = logs or {}
         self.met_target = self.met_target + 1 if logs["val_accuracy"] >= self.target else 0
         if self.met_target >= self.patience:
             self.model.stop_training = True
@@ -85,6 +86,7 @@ class Report(keras.callbacks.Callback):
         self.seconds = time.perf_counter() - self.start
 
     def on_epoch_end(self, epoch, logs=None):
+        logs = logs or {}
         self.log.add(epoch + 1, self.seconds, logs["loss"], logs["val_accuracy"])
 
 

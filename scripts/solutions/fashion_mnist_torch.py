@@ -129,7 +129,7 @@ def main():
     if use_cuda:
         torch.cuda.set_device(hvd.local_rank())
     cores = len(os.sched_getaffinity(0))
-    share = min(cores, max(1, os.cpu_count() // hvd.local_size()))
+    share = min(cores, max(1, (os.cpu_count() or 1) // hvd.local_size()))
     torch.set_num_threads(args.threads or share)  # Step 11
 
     # Data: step 6, each process sees its own part of the images.
