@@ -8,9 +8,21 @@ In a program of several processes rank 0 alone gives it a folder and adds to it.
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import json
 import os
 from pathlib import Path
+
+
+def tensorboard_folder(text: str) -> Path:
+    """The value of an option `--tensorboard FOLDER`.
+
+    Raises argparse.ArgumentTypeError where TensorBoard is not installed.
+    """
+    if importlib.util.find_spec("tensorboard") is None:
+        raise argparse.ArgumentTypeError("TensorBoard is not installed: pip install tensorboard")
+    return Path(text)
 
 
 def keep_epochs(folder: Path, count: int) -> None:

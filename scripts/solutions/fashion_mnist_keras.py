@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from hvdlab import data
-from hvdlab.epoch_log import EpochLog
+from hvdlab.epoch_log import EpochLog, tensorboard_folder
 from hvdlab.keras_models import MODELS, create_model
 
 
@@ -36,6 +36,7 @@ def parse_arguments():
     add("--patience", type=int, default=2, help="epochs that meet the target before stopping")
     add("--model", choices=MODELS, default="cnn", help="network to train")
     add("--log-dir", type=Path, help="folder for epochs.jsonl and the checkpoints")
+    add("--tensorboard", type=tensorboard_folder, help="folder for curves in TensorBoard")
     add("--resume", action="store_true", help="go on from the last checkpoint in --log-dir")
     add("--data-dir", help="folder to look for the data in first")
     add("--limit", type=int, help="use only so many images, for a quick try")
@@ -177,6 +178,8 @@ def main():
         "is_sample": is_sample,
     }
     if hvd.rank() == 0:  # Step 7: one process prints and writes
+        if args.tensorboard:
+            callbacks.append(keras.callbacks.TensorBoard(args.tensorboard))
         callbacks.append(Report(EpochLog(args.log_dir, done=first_epoch, **facts)))
         if args.log_dir:
             callbacks.append(SaveCheckpoint(args.log_dir))
