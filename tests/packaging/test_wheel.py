@@ -265,3 +265,13 @@ print(software.untested("numpy"))
     assert numpy == ""
     told, _ = ask(Path(sys.executable), code, PYTHONPATH=str(ROOT))
     assert told.splitlines()[0] == "pip install -c constraints.txt -e '.[labs]'"
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(1800)  # pip fetches PyTorch, and lab 06 measures
+def test_an_empty_environment_gets_the_course_from_the_wheel_and_loses_it_again(built):
+    (ours,) = built.glob("*.whl")
+    command = [sys.executable, ROOT / "tools" / "try_wheel.py", ours]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1700)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("lab 06 solved, nothing left.\n")
