@@ -239,6 +239,15 @@ def test_another_python_on_the_other_host_is_named(hosts, one_line_about, tmp_pa
     assert "says 'ImportError: 9', and here 'Python 3." in line
 
 
+def test_only_root_makes_hosts():
+    code = "import os; from tools import hosts; os.geteuid() or os.seteuid(65534); hosts.main()"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("tools/hosts.py: only root may make hosts; write sudo")
+    assert done.stderr.count("\n") == 1
+
+
 def test_hosts_end_with_the_program_that_made_them(hosts):
     """However it ends; here it is killed."""
     program = """
