@@ -68,9 +68,10 @@ test-gpu: install  ## Run what needs two GPUs: tests, labs, then benchmarks
 	@for b in gpu_allreduce gpu_step; do $(BIN)/horovodrun -np 2 $(BIN)/python benchmarks/$$b.py || exit; done
 	@$(BIN)/python benchmarks/keras_gpu.py
 
-lint: install  ## Check style and common mistakes
+lint: install  ## Check style, common mistakes, and the types in scripts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
 
 format: install  ## Put the code in the house style
 	@$(BIN)/ruff check --fix .
@@ -83,5 +84,5 @@ constraints: install  ## Write constraints.txt anew from pyproject.toml
 	@$(PYTHON) tools/constraints.py $(BIN)/uv
 
 clean:  ## Remove .venv and every file that is made from others
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -25,8 +25,6 @@ __all__ = ["__version__"]
 __version__ = f"0.28.1.post0+hvdlite.{_ours}"
 
 _FRAMEWORKS = ("torch", "tensorflow", "keras")
-# What installs a package that a binding needs. Keras is in the same extra as TensorFlow.
-_EXTRAS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
 _OWN = ("horovod._", "horovod.runner")  # modules of this package
 # Where a module of Horovod's has another place in hvdlite.
 _PLACES = {
@@ -72,12 +70,7 @@ class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         # The import system takes what it finds under the name afterwards: the very same module.
-        try:
-            served = importlib.import_module(_place(module.__name__))
-        except ModuleNotFoundError as error:
-            if error.name not in _EXTRAS:
-                raise
-            raise ModuleNotFoundError(_lacking(module.__name__, error), name=error.name) from None
+        served = importlib.import_module(_place(module.__name__))
         sys.modules[module.__name__] = served
         for name, place in _ADDED.get(module.__name__, {}).items():
             owner, _, attribute = place.partition(":")
@@ -98,14 +91,6 @@ def _not_served(name: str) -> str:
             return f"hvdlite {_ours} does not serve horovod.{part}: {instead}"
     served = [f"horovod.{x}" for x in _FRAMEWORKS if importlib.util.find_spec(f"hvdlite.{x}")]
     return f"hvdlite {_ours} does not serve {name}; it serves {', '.join(served)}"
-
-
-def _lacking(name: str, error: ModuleNotFoundError) -> str:
-    extra = _EXTRAS[error.name or ""]
-    small = ", or hvdlite[tensorflow-cpu] without CUDA" if extra == "tensorflow" else ""
-    return (
-        f"{name} needs {error.name}, which is not installed: pip install 'hvdlite[{extra}]'{small}"
-    )
 
 
 def _warn_about_horovod() -> None:

@@ -3,14 +3,26 @@
     log = EpochLog(args.log_dir, epochs=3, images=60_000, batch_size=64, learning_rate=0.1)
     log.add(1, seconds=12.5, loss=0.61, accuracy=0.82)
 
-A program of several processes makes and uses one on rank 0 only.
+In a program of several processes rank 0 alone gives it a folder and adds to it.
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import json
 import os
 from pathlib import Path
+
+
+def tensorboard_folder(text: str) -> Path:
+    """The value of an option `--tensorboard FOLDER`.
+
+    Raises argparse.ArgumentTypeError where TensorBoard is not installed.
+    """
+    if importlib.util.find_spec("tensorboard") is None:
+        raise argparse.ArgumentTypeError("TensorBoard is not installed: pip install tensorboard")
+    return Path(text)
 
 
 def keep_epochs(folder: Path, count: int) -> None:

@@ -45,10 +45,10 @@ class Check:
         results = {line[0] for line in self.lines}
         return next((r for r in ("open", "wrong") if r in results), "done")
 
-    def value(self, value: Value, what: str = "this exercise") -> Value:
+    def value(self, value: Value | None, what: str = "this exercise") -> Value:
         """The student's value; None or ... mean that it isn't written yet, and end the check."""
         parts = value if isinstance(value, list | tuple) and value else [value]
-        if any(part is None or part is ... for part in parts):
+        if value is None or any(part is None or part is ... for part in parts):
             raise NotDone(what)
         return value
 

@@ -5,15 +5,37 @@ else: a program that uses none of it finds Keras and TensorFlow as they are. Wha
 use is said once, when it ends. `HVDLITE_OLD_NAMES=0` switches all of it off.
 
 `keras_names` and `saving` hold what Keras 3 lacks, `tensorflow_names` what TensorFlow 2 lacks, and
-`lightning_names` brings Lightning 2 its strategy.
+`lightning_names` brings Lightning 2 its strategy. Where a framework is missing as a whole, `needs`
+says what installs it.
 """
 
 import atexit
+import importlib
 import os
 import sys
 
 VARIABLE = "HVDLITE_OLD_NAMES"
+# What installs a framework. Keras is in the same extra as TensorFlow.
+_EXTRAS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
 _used: dict[str, None] = {}
+
+
+def needs(framework: str, by: str) -> None:
+    """Import the framework of the binding `by`.
+
+    Raises ModuleNotFoundError, with the extra that brings it, where it is not installed.
+    """
+    try:
+        importlib.import_module(framework)
+    except ModuleNotFoundError as error:  # Keras may lack what it computes with
+        if error.name not in _EXTRAS:
+            raise
+        extra = _EXTRAS[error.name]
+        small = ", or hvdlite[tensorflow-cpu] without CUDA" if extra == "tensorflow" else ""
+        message = f"pip install 'hvdlite[{extra}]'{small}"
+        raise ModuleNotFoundError(
+            f"{by} needs {error.name}, which is not installed: {message}", name=error.name
+        ) from None
 
 
 def supply() -> None:

@@ -79,6 +79,8 @@ _STAY_HERE = ("BASH_FUNC_", "OLDPWD", "PWD", "SHLVL", "_", "HOSTNAME", "TERM", "
 FOLDER_VARIABLES = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory",
                     "OMPI_MCA_osc_sm_backing_directory", "OMPI_MCA_osc_rdma_backing_directory",
                     "PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base")  # fmt: skip
+# Where mpirun alone puts its files, if other hosts have folders of their own.
+_MPIRUN_VARIABLES = ("PRTE_MCA_prte_local_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base")
 # What a rank's environment says about the job that it belongs to.
 _OUTER_JOB = ("OMPI_COMM_", "OMPI_UNIVERSE", "OMPI_APP", "OMPI_FIRST", "OMPI_FILE", "OMPI_ARGV",
               "OMPI_COMMAND", "OMPI_NUM_APP", "OMPI_MCA_orte", "OMPI_MCA_ess", "PMIX_", "PMI_",
@@ -222,6 +224,19 @@ def memory_folder(environment: Mapping[str, str]) -> str:
     """Where a job's files in memory lie: where somebody has said so for MPI's, else /dev/shm."""
     memory = environment.get(FOLDER_VARIABLES[0], "/dev/shm")
     return memory if os.access(memory, os.W_OK) else tempfile.gettempdir()
+
+
+def files_into(folder: str, environment: dict[str, str], here: bool) -> dict[str, str]:
+    """The environment in which mpirun puts its files into a folder of the job, and so do all ranks
+    where they are `here`.
+
+    In /tmp a mpirun that was killed may have left files under the same process id, as containers
+    count from 1; then "the PMIx server's listener thread failed to start".
+    """
+    if here:
+        return dict.fromkeys(FOLDER_VARIABLES, folder) | environment
+    chosen = environment.keys() & set(FOLDER_VARIABLES)  # by the user; MPI refuses both
+    return dict.fromkeys(() if chosen else _MPIRUN_VARIABLES, folder) | environment
 
 
 def job_environment(

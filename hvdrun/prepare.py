@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from hvdrun.errors import LaunchError, say
 from hvdrun.hosts import THIS_MACHINE
 from hvdrun.job import Job
-from hvdrun.mpi import FOLDER_VARIABLES, command_line, find_mpi, job_environment, memory_folder
+from hvdrun.mpi import command_line, files_into, find_mpi, job_environment, memory_folder
 from hvdrun.ranks import rank_words
 from hvdrun.remote import Host, ask_hosts, common_networks
 
@@ -61,8 +61,8 @@ class Preparation:
         line, environment = self._line(placed)
         memory = memory_folder(environment)
         with tempfile.TemporaryDirectory("", "hvd-", memory, ignore_cleanup_errors=True) as folder:
-            if all(name == THIS_MACHINE for name, _ in placed):  # mpirun's own can lie there, too
-                environment = dict.fromkeys(FOLDER_VARIABLES, folder) | environment
+            here = all(name == THIS_MACHINE for name, _ in placed)
+            environment = files_into(folder, environment, here)
             line += [*rank_words(folder, environment), *words, *self.command]
             return job.run(line, environment, folder)
 

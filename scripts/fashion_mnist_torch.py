@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, RandomSampler
 
 from hvdlab import data
-from hvdlab.epoch_log import keep_epochs
+from hvdlab.epoch_log import keep_epochs, tensorboard_folder
 from hvdlab.models import MODELS, create_model
 from hvdlab.torch_data import ImageDataset
 
@@ -38,6 +38,7 @@ def parse_arguments():
     add("--patience", type=int, default=2, help="epochs that meet the target before stopping")
     add("--model", choices=MODELS, default="cnn", help="network to train")
     add("--log-dir", type=Path, help="folder for epochs.jsonl and the checkpoint")
+    add("--tensorboard", type=tensorboard_folder, help="folder for curves in TensorBoard")
     add("--resume", action="store_true", help="go on from the checkpoint in --log-dir")
     add("--data-dir", help="folder to look for the data in first")
     add("--limit", type=int, help="use only so many images, for a quick try")
@@ -148,6 +149,11 @@ def main():
         keep_epochs(args.log_dir, first_epoch)
 
     # Training.
+    writer = None
+    if args.tensorboard:
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer = SummaryWriter(args.tensorboard)
     met_target = 0
     for epoch in range(first_epoch, args.epochs):
         start = time.perf_counter()
@@ -173,9 +179,14 @@ def main():
         report(args, record)
         if checkpoint:
             save_checkpoint(checkpoint, model, optimizer, epoch + 1)
+        if writer:
+            writer.add_scalar("loss", loss, epoch + 1)
+            writer.add_scalar("accuracy", accuracy, epoch + 1)
         met_target = met_target + 1 if accuracy >= args.target_accuracy else 0
         if met_target >= args.patience:
             break
+    if writer:
+        writer.close()
     return model
 
 

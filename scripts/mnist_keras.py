@@ -67,6 +67,7 @@ class Report(tf.keras.callbacks.Callback):
         self.seconds = time.perf_counter() - self.start
 
     def on_epoch_end(self, epoch, logs=None):
+        logs = logs or {}
         self.log.add(epoch + 1, self.seconds, logs["loss"], logs["val_accuracy"])
 
 

@@ -8,9 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import mkdocs.commands.build
-import mkdocs.config
-import mkdocs.exceptions
+import properdocs.commands.build
+import properdocs.config
+import properdocs.exceptions
 
 ROOT = Path(__file__).resolve().parent.parent
 # What the pages link to, each where it stands in the repository, so that all links stay right.
@@ -21,7 +21,7 @@ CHECKS = dict.fromkeys(("not_found", "anchors", "absolute_links", "unrecognized_
 
 
 def build(site: Path) -> None:
-    """Write the site into the folder `site`; raises mkdocs' Abort where something is wrong."""
+    """Write the site into the folder `site`; raises properdocs' Abort where something is wrong."""
     with tempfile.TemporaryDirectory(prefix="docs-") as folder:
         source = Path(folder, "source")
         source.mkdir()
@@ -33,9 +33,9 @@ def build(site: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
         others = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md"))
-        empty = Path(folder, "mkdocs.yml")
+        empty = Path(folder, "properdocs.yml")
         empty.write_text("site_name: hvdlite\n")
-        config = mkdocs.config.load_config(
+        config = properdocs.config.load_config(
             str(empty),
             docs_dir=str(source),
             site_dir=str(site.resolve()),
@@ -46,13 +46,13 @@ def build(site: Path) -> None:
             theme={"name": "mkdocs", "highlightjs": False, "locale": "en"},
             validation={"nav": {"omitted_files": "warn"}, "links": CHECKS},
         )
-        mkdocs.commands.build.build(config)
+        properdocs.commands.build.build(config)
 
 
 if __name__ == "__main__":
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "site"
     try:
         build(target)
-    except mkdocs.exceptions.Abort as error:
+    except properdocs.exceptions.Abort as error:
         sys.exit(f"docs: {error}")
     print(f"Open {target}/index.html")

@@ -1,10 +1,13 @@
 """The Keras binding: `import hvdlite.keras as hvd`, or `import horovod.keras as hvd`."""
 
-# ruff: noqa: F403, I001
+# ruff: noqa: E402, F403, I001
 # fmt: off
 import functools as _functools
 
 import hvdnames as _hvdnames
+
+_hvdnames.needs("keras", by=__name__)
+
 import keras as _keras
 
 from hvdlite import *

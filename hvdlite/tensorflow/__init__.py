@@ -1,8 +1,11 @@
 """The TensorFlow binding: `import hvdlite.tensorflow as hvd`, also as `horovod.tensorflow`."""
 
-# ruff: noqa: F403, I001
+# ruff: noqa: E402, F403, I001
 # fmt: off
 import hvdnames as _hvdnames
+
+_hvdnames.needs("tensorflow", by=__name__)
+
 import tensorflow as _tf
 
 from hvdlite import *

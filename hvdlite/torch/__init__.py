@@ -1,8 +1,11 @@
 """The PyTorch binding: `import hvdlite.torch as hvd`, or `import horovod.torch as hvd`."""
 
-# ruff: noqa: F401, F403, I001
+# ruff: noqa: E402, F401, F403, I001
 # fmt: off
 import hvdnames as _hvdnames
+
+_hvdnames.needs("torch", by=__name__)
+
 from hvdlite import *
 from hvdlite import __all__ as _basics
 from hvdlite.calls import barrier

@@ -90,7 +90,7 @@ def check_sum(check, recording, name):
 server = None
 with Check("a parameter server") as check:
     server = rings.record(ranks, "server_allreduce")
-    if check_sum(check, server, "server_allreduce()"):
+    if check_sum(check, server, "server_allreduce()") and server:
         workers = server.messages_sent[1:]
         check.that(
             workers == [1] * (ranks.size - 1),
@@ -218,7 +218,7 @@ def ring_allreduce(comm, data):
 ring = None
 with Check("the ring") as check:
     ring = rings.record(ranks, "ring_allreduce")
-    if check_sum(check, ring, "ring_allreduce()"):
+    if check_sum(check, ring, "ring_allreduce()") and ring:
         share = max(ring.bytes_sent) / ring.data_bytes
         check.that(
             max(ring.bytes_sent) <= 1.01 * ring.least,
@@ -430,12 +430,12 @@ def bus_bandwidth(timing, size, members):
 from os import sched_getaffinity
 
 cores = len(sched_getaffinity(0))
+kib = [size / 1024 for size in sizes]
 fig, axes = style.figure(columns=2, width=5.4, height=4.2)
 names = {m: [name for count, name, size in measured if (count, size) == (m, sizes[0])] for m in (2, 4)}
 for axis, members in zip(axes, (2, 4)):
     for name in names[members]:
         rows = [measured[members, name, size] for size in sizes]
-        kib = [size / 1024 for size in sizes]
         low, high = ([bus_bandwidth(Timing((edge,)), size, members) for edge, size in zip(edges, sizes)]
                      for edges in ([r.high for r in rows], [r.low for r in rows]))
         line = axis.loglog(kib, [bus_bandwidth(r, s, members) for r, s in zip(rows, sizes)], "o-", markersize=4, label=name)

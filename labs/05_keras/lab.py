@@ -440,3 +440,4 @@ prediction.reveal(conversion.speed_up(result))
 # 2. Add a `keras.callbacks.EarlyStopping` to your script. On which ranks must it be? What would happen without step 9?
 # 3. `!hvdlab sabotage {script.solution} --out work/sabotaged.py` puts one mistake into a copy of a working script, without saying which. Find it, from what `hvdlab check` and the curves show; `--reveal` tells it.
 # 4. The log of your script (`--log-dir`) still says `"processes": 1`, and the learning rate of one process. Find the place, and put it right.
+# 5. Curves: `!pip install tensorboard`, then run your script on two ranks with `--tensorboard work/curves`, and look at them with `tensorboard --logdir work/curves`. How many files are in that folder, and why? Let rank 0 alone write.

@@ -463,3 +463,4 @@ with Check("a second script, alone") as check:
 # 2. Use another number of images, such as `--limit 4001`, with two ranks. What does `DistributedSampler` do about the odd one? What does that mean for the accuracy?
 # 3. Leave the batch of all ranks together as it is: `--batch-size 32` on two ranks. Which step must change back, and what becomes of the speed-up?
 # 4. The log of your script (`--log-dir`) still says `"processes": 1`, and the learning rate of one process. Find the place, and put it right.
+# 5. Curves: `!pip install tensorboard`, then run your script on two ranks with `--tensorboard work/curves`, and look at them with `tensorboard --logdir work/curves`. How many files are in that folder, and why? Let rank 0 alone write.

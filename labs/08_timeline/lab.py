@@ -187,12 +187,12 @@ late_rank, late_tensor = None, None
 ### BEGIN SOLUTION
 whole = timeline.load(slow)
 waits = {rank: seconds for rank, (times, seconds) in whole.late().items()}
-late_rank = max(waits, key=waits.get)
+late_rank = max(waits, key=lambda rank: waits[rank])
 by_tensor = {
     name: whole.part(0, 1e9, tensors=name).late()[late_rank][1]
     for name in ("conv1", "conv2", "dense1", "dense2")
 }
-late_tensor = max(by_tensor, key=by_tensor.get)
+late_tensor = max(by_tensor, key=lambda tensor: by_tensor[tensor])
 ### END SOLUTION
 
 # %% check="stall" points=3

@@ -60,7 +60,7 @@ me = {
     "threads": os.environ.get("OMP_NUM_THREADS", "?"),
 }
 everybody = MPI.COMM_WORLD.gather(me)
-if hvd.rank() == 0:
+if everybody is not None:  # on rank 0
     for one in everybody:
         print("rank {rank} of {size}: local rank {local_rank} on {node}, OMP_NUM_THREADS={threads}".format(**one))
     with open("who.json", "w") as file:
@@ -217,6 +217,7 @@ with Check("train on two nodes") as check:
 # `squeue --me` shows your jobs: `R` is running, `PD` is pending, and the last column says why. One job sleeps here, and another one may start only after its end (`--dependency`).
 
 # %%
+busy = waiting = None
 if where:
     busy = jobs.submit_command("sleep 280", "--job-name=busy")
     waiting = jobs.submit_command("hostname", "--job-name=waiting", f"--dependency=afterany:{busy.number}")
@@ -226,7 +227,8 @@ if where:
 # !squeue --me
 
 # %%
-if where:
+reason_said = None
+if busy and waiting:
     reason_said = waiting.about("Reason")
     busy.cancel()
     waiting.cancel()
@@ -244,14 +246,14 @@ if where:
 # %% solution="reason"
 reason, never_starts = None, None
 ### BEGIN SOLUTION
-reason = reason_said if where else None
+reason = reason_said
 never_starts = "PartitionTimeLimit"
 ### END SOLUTION
 
 # %% check="reason" points=2
 with Check("why does it wait?") as check:
     check.value([reason, never_starts], "reason and never_starts")
-    check.that(reason.strip("()") == reason_said, "that is the reason", f"You wrote {reason!r}.", "the last column of squeue.")
+    check.that(str(reason).strip("()") == reason_said, "that is the reason", f"You wrote {reason!r}.", "the last column of squeue.")
     check.that(
         never_starts == "PartitionTimeLimit",
         "a job that asks for more time than the partition allows never starts",

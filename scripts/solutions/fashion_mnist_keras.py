@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from hvdlab import data
-from hvdlab.epoch_log import EpochLog
+from hvdlab.epoch_log import EpochLog, tensorboard_folder
 from hvdlab.keras_models import MODELS, create_model
 
 
@@ -36,6 +36,7 @@ def parse_arguments():
     add("--patience", type=int, default=2, help="epochs that meet the target before stopping")
     add("--model", choices=MODELS, default="cnn", help="network to train")
     add("--log-dir", type=Path, help="folder for epochs.jsonl and the checkpoints")
+    add("--tensorboard", type=tensorboard_folder, help="folder for curves in TensorBoard")
     add("--resume", action="store_true", help="go on from the last checkpoint in --log-dir")
     add("--data-dir", help="folder to look for the data in first")
     add("--limit", type=int, help="use only so many images, for a quick try")
@@ -67,6 +68,7 @@ class StopAtAccuracy(keras.callbacks.Callback):
         self.met_target = 0
 
     def on_epoch_end(self, epoch, logs=None):
+        logs = logs or {}
         self.met_target = self.met_target + 1 if logs["val_accuracy"] >= self.target else 0
         if self.met_target >= self.patience:
             self.model.stop_training = True
@@ -86,6 +88,7 @@ class Report(keras.callbacks.Callback):
         self.seconds = time.perf_counter() - self.start
 
     def on_epoch_end(self, epoch, logs=None):
+        logs = logs or {}
         self.log.add(epoch + 1, self.seconds, logs["loss"], logs["val_accuracy"])
 
 
@@ -111,7 +114,7 @@ def main():
     gpus = [] if args.no_cuda else tf.config.list_physical_devices("GPU")
     tf.config.set_visible_devices(gpus[hvd.local_rank()] if gpus else [], "GPU")
     cores = len(os.sched_getaffinity(0))
-    share = min(cores, max(1, os.cpu_count() // hvd.local_size()))
+    share = min(cores, max(1, (os.cpu_count() or 1) // hvd.local_size()))
     threads = args.threads or share  # Step 11
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -175,6 +178,8 @@ def main():
         "is_sample": is_sample,
     }
     if hvd.rank() == 0:  # Step 7: one process prints and writes
+        if args.tensorboard:
+            callbacks.append(keras.callbacks.TensorBoard(args.tensorboard))
         callbacks.append(Report(EpochLog(args.log_dir, done=first_epoch, **facts)))
         if args.log_dir:
             callbacks.append(SaveCheckpoint(args.log_dir))

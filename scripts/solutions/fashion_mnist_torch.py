@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, DistributedSampler
 
 from hvdlab import data
-from hvdlab.epoch_log import keep_epochs
+from hvdlab.epoch_log import keep_epochs, tensorboard_folder
 from hvdlab.models import MODELS, create_model
 from hvdlab.torch_data import ImageDataset
 
@@ -39,6 +39,7 @@ def parse_arguments():
     add("--patience", type=int, default=2, help="epochs that meet the target before stopping")
     add("--model", choices=MODELS, default="cnn", help="network to train")
     add("--log-dir", type=Path, help="folder for epochs.jsonl and the checkpoint")
+    add("--tensorboard", type=tensorboard_folder, help="folder for curves in TensorBoard")
     add("--resume", action="store_true", help="go on from the checkpoint in --log-dir")
     add("--data-dir", help="folder to look for the data in first")
     add("--limit", type=int, help="use only so many images, for a quick try")
@@ -129,7 +130,7 @@ def main():
     if use_cuda:
         torch.cuda.set_device(hvd.local_rank())
     cores = len(os.sched_getaffinity(0))
-    share = min(cores, max(1, os.cpu_count() // hvd.local_size()))
+    share = min(cores, max(1, (os.cpu_count() or 1) // hvd.local_size()))
     torch.set_num_threads(args.threads or share)  # Step 11
 
     # Data: step 6, each process sees its own part of the images.
@@ -170,6 +171,11 @@ def main():
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
     # Training.
+    writer = None
+    if hvd.rank() == 0 and args.tensorboard:  # Step 7
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer = SummaryWriter(args.tensorboard)
     met_target = 0
     for epoch in range(first_epoch, args.epochs):
         train_sampler.set_epoch(epoch)  # Step 6: a new order in every epoch
@@ -197,9 +203,14 @@ def main():
             report(args, record)
             if checkpoint:
                 save_checkpoint(checkpoint, model, optimizer, epoch + 1)
+        if writer:  # Step 7
+            writer.add_scalar("loss", loss, epoch + 1)
+            writer.add_scalar("accuracy", accuracy, epoch + 1)
         met_target = met_target + 1 if accuracy >= args.target_accuracy else 0
         if met_target >= args.patience:
             break
+    if writer:
+        writer.close()
     return model
 
 

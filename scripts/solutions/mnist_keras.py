@@ -68,6 +68,7 @@ class Report(tf.keras.callbacks.Callback):
         self.seconds = time.perf_counter() - self.start
 
     def on_epoch_end(self, epoch, logs=None):
+        logs = logs or {}
         self.log.add(epoch + 1, self.seconds, logs["loss"], logs["val_accuracy"])
 
 
@@ -80,7 +81,7 @@ def main():
     gpus = [] if args.no_cuda else tf.config.list_physical_devices("GPU")
     tf.config.set_visible_devices(gpus[hvd.local_rank()] if gpus else [], "GPU")
     cores = len(os.sched_getaffinity(0))
-    share = min(cores, max(1, os.cpu_count() // hvd.local_size()))
+    share = min(cores, max(1, (os.cpu_count() or 1) // hvd.local_size()))
     threads = args.threads or share  # Step 11
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -102,7 +102,7 @@ def main():
     gpus = [] if args.no_cuda else tf.config.list_physical_devices("GPU")
     tf.config.set_visible_devices(gpus[hvd.local_rank()] if gpus else [], "GPU")
     cores = len(os.sched_getaffinity(0))
-    share = min(cores, max(1, os.cpu_count() // hvd.local_size()))
+    share = min(cores, max(1, (os.cpu_count() or 1) // hvd.local_size()))
     threads = args.threads or share  # Step 11
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -150,8 +150,8 @@ def main():
         "device": "gpu" if gpus else "cpu",
         "is_sample": mnist.is_sample,
     }
-    if hvd.rank() == 0:  # Step 7: one process prints and writes
-        log = EpochLog(args.log_dir, done=first_epoch, **facts)
+    log_dir = args.log_dir if hvd.rank() == 0 else None  # Step 7: one process writes
+    log = EpochLog(log_dir, done=first_epoch, **facts)
     met_target = 0
     for epoch in range(first_epoch, args.epochs):
         start = time.perf_counter()

@@ -82,7 +82,7 @@ def main():
     config.gpu_options.allow_growth = True
     config.gpu_options.visible_device_list = str(hvd.local_rank())
     cores = len(os.sched_getaffinity(0))
-    share = min(cores, max(1, os.cpu_count() // hvd.local_size()))
+    share = min(cores, max(1, (os.cpu_count() or 1) // hvd.local_size()))
     threads = args.threads or int(os.environ.get("OMP_NUM_THREADS", share))  # Step 11
     config.intra_op_parallelism_threads = threads
     config.inter_op_parallelism_threads = 2
@@ -137,8 +137,9 @@ def main():
         "is_sample": mnist.is_sample,
     }
     watched = {"step": global_step, "loss": loss}
-    if hvd.rank() == 0:  # Step 7: one process prints and writes
-        log = EpochLog(args.log_dir, done=done, **facts)
+    log_dir = args.log_dir if hvd.rank() == 0 else None  # Step 7: one process writes
+    log = EpochLog(log_dir, done=done, **facts)
+    if hvd.rank() == 0:  # Step 7: and prints
         tf.logging.set_verbosity(tf.logging.INFO)
         hooks.append(tf.train.LoggingTensorHook(watched, every_n_iter=100))
     with tf.train.MonitoredTrainingSession(

@@ -128,8 +128,8 @@ def main():
         "device": device.type,
         "is_sample": mnist.is_sample,
     }
-    if hvd.rank() == 0:  # Step 7: one process prints and writes
-        log = EpochLog(args.log_dir, **facts)
+    log_dir = args.log_dir if hvd.rank() == 0 else None  # Step 7: one process writes
+    log = EpochLog(log_dir, **facts)
     for epoch in range(args.epochs):
         train_sampler.set_epoch(epoch)  # Step 6: a new order in every epoch
         start = time.perf_counter()

@@ -103,6 +103,19 @@ def _train(path: str, options: list) -> dict:
     return seen
 
 
+def test_rank_0_alone_writes_curves_for_tensorboard(train, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util.tensor_util import make_ndarray
+
+    folder = tmp_path / "curves"
+    _, epochs = train("fashion_mnist_keras", "--epochs=2", f"--tensorboard={folder}", np=2)
+    for part, name in (("train", "loss"), ("validation", "accuracy")):
+        assert len(list((folder / part).iterdir())) == 1, "each writer has a file of its own"
+        found = EventAccumulator(str(folder / part)).Reload().Tensors(f"epoch_{name}")
+        values = [float(make_ndarray(each.tensor_proto)) for each in found]
+        assert values == pytest.approx([epoch[name] for epoch in epochs], rel=1e-6)
+
+
 @pytest.mark.parametrize("name", EAGER + GRAPH)
 def test_script_trains_alone(train, name):
     (result,), epochs = train(name, "--epochs=1")

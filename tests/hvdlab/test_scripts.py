@@ -157,6 +157,30 @@ def test_the_short_script(train, np):
         assert len(weights(output)) == 2 and len(set(weights(output))) == 1
 
 
+def test_rank_0_alone_writes_curves_for_tensorboard(train, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = tmp_path / "curves"
+    options = ["--epochs=2", "--limit=320", f"--tensorboard={folder}"]
+    _, epochs = train(SOLUTION, *options, np=2)
+    assert len(list(folder.iterdir())) == 1, "each writer has a file of its own"
+    curves = EventAccumulator(str(folder)).Reload()
+    for name in ("loss", "accuracy"):
+        assert [each.step for each in curves.Scalars(name)] == [1, 2]
+        values = [each.value for each in curves.Scalars(name)]
+        assert values == pytest.approx([epoch[name] for epoch in epochs], rel=1e-6)
+
+
+def test_without_tensorboard_a_line_says_what_installs_it():
+    code = "import runpy, sys; sys.modules['tensorboard'] = None; sys.argv = sys.argv[1:]; "
+    code += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    command = [sys.executable, "-c", code, str(PLAIN), "--tensorboard=curves"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    told = "argument --tensorboard: TensorBoard is not installed: pip install tensorboard"
+    assert done.stderr.splitlines()[-1] == f"fashion_mnist_torch.py: error: {told}"
+
+
 @pytest.mark.slow
 def test_lightning_learns_as_well_as_the_loop_by_hand(train):
     script = ROOT / "scripts/solutions/fashion_mnist_lightning.py"

@@ -205,6 +205,7 @@ def test_a_part_of_it_keeps_to_its_bounds(job):
 def test_the_command_prints_the_summary_and_refuses_other_files(job, tmp_path):
     told = CliRunner().invoke(app, ["timeline", str(job)], env={"COLUMNS": "150"})
     assert told.exit_code == 0 and "NEGOTIATE_ALLREDUCE" in told.output, told.output
+    assert "https://ui.perfetto.dev" in told.output
     (tmp_path / "no.json").write_text("no")
     for name in ("no.json", "missing.json"):
         told = CliRunner().invoke(app, ["timeline", str(tmp_path / name)])

@@ -87,6 +87,13 @@ def test_config_file_fills_what_the_command_line_leaves_open(tmp_path):
     }
 
 
+def test_a_config_file_without_pyyaml_says_what_installs_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    with pytest.raises(LaunchError, match="^--config-file needs PyYAML: pip install pyyaml$"):
+        parse(["--config-file", str(tmp_path / "c.yaml")])
+
+
 @pytest.mark.parametrize(
     "text, says",
     [

@@ -70,6 +70,24 @@ def test_ranks_of_two_hosts_add_up(on_a):
     ]
 
 
+def test_what_a_killed_mpirun_left_under_the_same_process_id_does_no_harm(hosts, on_a):
+    """Process ids begin anew on each host, and all have one /tmp: a daemon of PMIx that finds a
+    file with its own id there ends with "the PMIx server's listener thread failed to start"."""
+    folder = on_a.environment["TMPDIR"]
+    mpirun = ["mpirun", "--allow-run-as-root", "-n", "1", "sh", "-c", "kill -9 $PPID"]
+    subprocess.run([*hosts.enter("a"), *mpirun], env=on_a.environment, timeout=60)
+    left = [path for path in Path(folder).rglob("*.tool.*") if path.name.split(".")[-1].isdigit()]
+    assert left, "mpirun's own files have other names now"
+    number = left[0].name.split(".")[-1]
+    for pid in map(str, range(1, 2000)):
+        same = str(left[0]).replace(number, pid)
+        Path(same).parent.mkdir(parents=True, exist_ok=True)
+        Path(same).touch()
+    assert len(lines(on_a.python(2, WHERE, "-H", "a:1,b:1"))) == 2
+    for path in left[0].parents[1].iterdir():
+        shutil.rmtree(path)
+
+
 def test_a_host_file_with_uneven_hosts(on_a, tmp_path):
     (tmp_path / "hosts").write_text("b slots=2\na slots=1\n")
     result = on_a.python(3, WHERE, "--hostfile", tmp_path / "hosts", "--network-interface", "eth0")
@@ -219,6 +237,15 @@ def test_another_python_on_the_other_host_is_named(hosts, one_line_about, tmp_pa
     other.chmod(0o755)
     line = one_line_about("b", other, "-c", "pass")
     assert "says 'ImportError: 9', and here 'Python 3." in line
+
+
+def test_only_root_makes_hosts():
+    code = "import os; from tools import hosts; os.geteuid() or os.seteuid(65534); hosts.main()"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("tools/hosts.py: only root may make hosts; write sudo")
+    assert done.stderr.count("\n") == 1
 
 
 def test_hosts_end_with_the_program_that_made_them(hosts):

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from mkdocs.exceptions import Abort
+from properdocs.exceptions import Abort
 
 ROOT = Path(__file__).resolve().parents[2]
 

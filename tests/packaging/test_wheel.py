@@ -206,21 +206,46 @@ def test_commands_name_the_extra_that_is_missing(alone):
         assert done.stderr == "hvdlab: typer is not installed: pip install 'hvdlite[labs]'\n"
 
 
-@pytest.mark.parametrize(
-    ("binding", "lacking"),
-    [("torch", "torch"), ("tensorflow", "tensorflow"), ("keras", "keras")],
-)
-def test_a_binding_names_the_extra_that_is_missing(alone, tmp_path, binding, lacking):
+@pytest.fixture
+def without_frameworks(alone, tmp_path) -> Path:
+    """A folder with the wheel's packages and what they depend on, as pip installs them."""
     for name in ("hvdlite", "hvdrun", "horovod", "hvdnames"):
         (tmp_path / name).symlink_to(alone / name)
     for name in ("numpy", "mpi4py", "cloudpickle", "psutil", "ml_dtypes", "packaging"):
         (tmp_path / name).symlink_to(Path(importlib.util.find_spec(name).origin).parent)
-    done = bare("-c", f"import horovod.{binding}", path=tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("binding", "lacking", "extra"),
+    [
+        ("torch", "torch", "torch"),
+        ("tensorflow", "tensorflow", "tensorflow"),
+        ("tensorflow.keras", "tensorflow", "tensorflow"),
+        ("keras", "keras", "tensorflow"),
+    ],
+)
+@pytest.mark.parametrize("package", ["horovod", "hvdlite"])
+def test_a_binding_names_the_extra_that_is_missing(
+    without_frameworks, package, binding, lacking, extra
+):
+    done = bare("-c", f"import {package}.{binding}", path=without_frameworks)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    extra = {"keras": "tensorflow"}.get(binding, binding)
-    assert f"horovod.{binding} needs {lacking}, which is not installed" in last
-    assert f"pip install 'hvdlite[{extra}]'" in last
+    asked = binding.partition(".")[0]
+    assert f"hvdlite.{asked} needs {lacking}, which is not installed: pip install" in last
+    assert f"'hvdlite[{extra}]'" in last
+    assert ("hvdlite[tensorflow-cpu]" in last) == (extra == "tensorflow")
+
+
+def test_the_strategy_for_lightning_names_its_extra(without_frameworks):
+    code = "from hvdlite.lightning import HorovodStrategy"
+    done = bare("-c", code, path=without_frameworks)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: hvdlite.lightning needs lightning, which is not installed: "
+        "pip install 'hvdlite[lightning]'"
+    )
 
 
 def test_doctor_knows_what_installs_here_and_what_is_proven(alone, tmp_path):
@@ -240,3 +265,13 @@ print(software.untested("numpy"))
     assert numpy == ""
     told, _ = ask(Path(sys.executable), code, PYTHONPATH=str(ROOT))
     assert told.splitlines()[0] == "pip install -c constraints.txt -e '.[labs]'"
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(1800)  # pip fetches PyTorch, and lab 06 measures
+def test_an_empty_environment_gets_the_course_from_the_wheel_and_loses_it_again(built):
+    (ours,) = built.glob("*.whl")
+    command = [sys.executable, ROOT / "tools" / "try_wheel.py", ours]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1700)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("lab 06 solved, nothing left.\n")

@@ -24,7 +24,7 @@ _MEAN = "    return float(hvd.allreduce(tf.constant(value)))\n"
 _MEAN_1 = (
     "            metrics = run_unseen(session, mean_metrics, {own_metrics: metrics})  # Step 9\n"
 )
-_STEP7 = "    if hvd.rank() == 0:  # Step 7: one process prints and writes\n"
+_LOG_DIR = "log_dir = args.log_dir if hvd.rank() == 0 else None"
 
 
 def _both(*edits: tuple[str, str]) -> dict:
@@ -84,13 +84,13 @@ MISTAKES = [
                                 "args.seed, 0)\n            order")]),
     mistake("prints-everywhere", "every rank prints and logs", "rank0",
             mnist_tensorflow=[
-                (_STEP7, "    if True:\n"),
+                (_LOG_DIR, "log_dir = args.log_dir"),
                 ("        if hvd.rank() == 0:  # Step 7\n            log.add("
                  "epoch + 1, seconds, loss, accuracy)\n",
                  "        log.add(epoch + 1, seconds, loss, accuracy)\n"
                  "        if hvd.rank() == 0:  # Step 7\n")],
             mnist_tensorflow1=[
-                (_STEP7, "    if True:\n"),
+                (_LOG_DIR, "log_dir = args.log_dir"),
                 ("            if hvd.rank() == 0:  # Step 7\n                log.add(",
                  "            if True:\n                log.add(")]),
     mistake("saves-everywhere", "every rank writes the checkpoint", "rank0",

@@ -13,7 +13,7 @@ _EPOCH = "    first_epoch = hvd.broadcast_object(first_epoch, root_rank=0)\n"
 _RATE = "rate = args.base_lr * (1 + (hvd.size() - 1) * warm)"
 _FIND = "    if hvd.rank() == 0 and args.resume and checkpoint and checkpoint.exists():\n"
 _DEFAULT = '"--base-lr", type=float, default=0.001'
-_LOG = "    if hvd.rank() == 0:  # Step 7: one process prints and writes\n        log = EpochLog"
+_LOG_DIR = "log_dir = args.log_dir if hvd.rank() == 0 else None"
 
 
 def _both(*edits: tuple[str, str]) -> dict:
@@ -85,7 +85,7 @@ MISTAKES = [
                  "        report(args, record)\n        if hvd.rank() == 0:\n"
                  "            if checkpoint:\n")],
             mnist_torch=[
-                (_LOG, "    if True:\n        log = EpochLog"),
+                (_LOG_DIR, "log_dir = args.log_dir"),
                 ("        if hvd.rank() == 0:  # Step 7\n            log.add(",
                  "        if True:\n            log.add(")]),
     mistake("saves-everywhere", "every rank writes the checkpoint", "rank0",
