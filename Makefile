@@ -16,6 +16,8 @@ AS_ROOT := --allow-root
 endif
 
 .DEFAULT_GOAL := help
+# 0.0.0.0 lets others reach it, as from outside of a container.
+JUPYTER_IP ?= 127.0.0.1
 # Tests run in lanes side by side, more than there are cores, since many of them wait.
 LANES  ?= -n 4 --no-loadscope-reorder
 .PHONY: help install lab jupyter test test-core test-slow test-pythons test-labs test-whole test-gpu lint format docs constraints clean
@@ -38,7 +40,7 @@ jupyter: install  ## Open JupyterLab on your copy of the labs, in course/
 	@$(BIN)/hvdlab handout course >/dev/null
 	@PATH="$(abspath $(BIN)):$$PATH" \
 	    JUPYTER_CONFIG_PATH="$(CURDIR)/tools/jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
-	    exec jupyter lab --ip=127.0.0.1 --ServerApp.root_dir=course/labs \
+	    exec jupyter lab --ip=$(JUPYTER_IP) --ServerApp.root_dir=course/labs \
 	    --LabApp.default_url=/lab/tree/README.md $(AS_ROOT) $(JUPYTER_ARGS)
 
 test: install lint  ## Check the code, then run the tests
