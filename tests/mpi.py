@@ -105,8 +105,8 @@ def python(modules: tuple[str, ...], env: dict[str, str] | None = None) -> list[
     if key not in _pythons:
         made = tempfile.TemporaryDirectory(prefix="nest-", dir="/dev/shm")
         folder = _nests.enter_context(made)
-        variables = environment(extra={"TF_CPP_MIN_LOG_LEVEL": "3", **kind})
-        nest = _nests.enter_context(Nest(modules, folder, variables))
+        extra = {"PYTHONPATH": paths("tests"), "TF_CPP_MIN_LOG_LEVEL": "3", **kind}
+        nest = _nests.enter_context(Nest(modules, folder, environment(extra=extra)))
         _pythons[key] = nest.python
     return _pythons[key]
 
