@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]  # the engines don't find tests/mpi.py
-SOONER = ["--HeartMonitor.period=500"]  # engines count from their second heartbeat on, in ms
+# Engines count from their second heartbeat on; lost they are after 30 s, as by default.
+SOONER = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=60"]
 
 
 @pytest.fixture
