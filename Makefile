@@ -9,6 +9,8 @@ export VENV
 
 # Ranks write into logs: no buffering. Open MPI asks root to say twice that it is meant.
 export PYTHONUNBUFFERED := 1
+# Many containers forbid Python to keep what it compiles; each rank would compile hvdlite anew.
+unexport PYTHONDONTWRITEBYTECODE
 ifeq ($(shell id -u),0)
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1

@@ -22,9 +22,11 @@ if not os.environ.get("CI"):  # there, hypothesis has a profile of its own
 
 # What takes long begins first, so that the lanes end together.
 FOLDERS = (
-    "slurm", "labs", "check", "hvdlab", "keras", "tensorflow", "lightning", "launch", "torch",
-    "core",
+    "slurm", "labs", "check", "hvdlab", "keras", "tensorflow", "lightning", "packaging", "names",
+    "launch", "torch", "core",
 )  # fmt: skip
+# These wait for jobs most of the time; they begin among the others, so that no core is idle.
+WAITING = ("slurm", "launch", "core")
 
 
 def lane(nodeid: str) -> str:
@@ -34,12 +36,23 @@ def lane(nodeid: str) -> str:
     """
     path, _, test = nodeid.partition("::")
     folder = Path(path).parent.name
-    if folder in ("slurm", "tensorflow"):
-        return folder
     if folder == "keras":
         kinds = [f"ranks with {kind}" for kind in ("Keras 3", "tf_keras") if kind in test]
-        return kinds[0] if kinds else path
-    return path
+        return kinds[0] if kinds else folder
+    return folder if folder in ("slurm", "tensorflow", "lightning") else path
+
+
+def places(nodeids: list[str]) -> dict[str, float]:
+    """When each lane begins, from 0 to 1: those that wait are spread among those that compute."""
+    folders = {lane(nodeid): Path(nodeid.partition("::")[0]).parent.name for nodeid in nodeids}
+    rest = len(FOLDERS)
+    order = {name: FOLDERS.index(name) if name in FOLDERS else rest for name in folders.values()}
+    found: dict[str, float] = {}
+    for waits in (True, False):
+        kind = [each for each in folders if (folders[each] in WAITING) is waits]
+        kind.sort(key=lambda each: order[folders[each]])
+        found.update({each: place / len(kind) for place, each in enumerate(kind)})
+    return found
 
 
 @pytest.hookimpl(optionalhook=True)  # a hook of xdist
@@ -54,11 +67,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def order(item: pytest.Item) -> int:
-        folder = item.path.parent.name
-        return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
-
-    items.sort(key=order)
+    begin = places([item.nodeid for item in items])
+    items.sort(key=lambda item: (begin[lane(item.nodeid)], lane(item.nodeid)))
     needy = [item for item in items if item.get_closest_marker("gpu")]
     if needy and not _gpu_present():
         for item in needy:

@@ -3,9 +3,11 @@
 import importlib
 from typing import Any
 
+from mpi import TORCH
 from training import small_model
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+LIGHTNING = (*TORCH, *PACKAGES)  # for `mpi.python`
 QUIET = {
     "accelerator": "cpu", "logger": False, "enable_checkpointing": False, "num_sanity_val_steps": 0,
     "enable_progress_bar": False, "enable_model_summary": False,

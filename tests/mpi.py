@@ -30,6 +30,9 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 TORCH = ("torch", "torch._dynamo")  # what its optimizers import when they are first used
 KERAS = ("tensorflow.keras",)  # Keras 3, or tf_keras if TF_USE_LEGACY_KERAS says so
+KERAS_ON_TORCH = ("keras", *TORCH)  # with KERAS_BACKEND=torch
+# What Keras looks at when it is imported, and not when it is used.
+KINDS_OF_KERAS = ("KERAS_BACKEND", "TF_USE_LEGACY_KERAS")
 
 
 def mpirun() -> str:
@@ -91,17 +94,19 @@ atexit.register(_nests.close)
 
 
 def python(modules: tuple[str, ...], env: dict[str, str] | None = None) -> list[str]:
-    """The command for a rank that has these modules, imported with the variables of `env`.
+    """The command for a rank that has these modules, imported for the Keras that `env` asks for.
 
     They are imported by one process for all, before anything of hvdlite or MPI.
     """
     from hvdlab.warm import Nest  # not at the top: see `in_memory`
 
-    key = (modules, *sorted((env or {}).items())) if modules else ()
+    kind = {name: env[name] for name in KINDS_OF_KERAS if name in (env or {})}
+    key = (modules, *kind.items()) if modules else ()
     if key not in _pythons:
         made = tempfile.TemporaryDirectory(prefix="nest-", dir="/dev/shm")
         folder = _nests.enter_context(made)
-        nest = _nests.enter_context(Nest(modules, folder, environment(extra=env)))
+        extra = {"PYTHONPATH": paths("tests"), "TF_CPP_MIN_LOG_LEVEL": "3", **kind}
+        nest = _nests.enter_context(Nest(modules, folder, environment(extra=extra)))
         _pythons[key] = nest.python
     return _pythons[key]
 
@@ -135,7 +140,7 @@ def launch(
         program.write_text(inspect.cleandoc(source))
         started = time.monotonic()
         job = subprocess.Popen(
-            command(np, *python(modules), str(program)),
+            command(np, *python(modules, env), str(program)),
             env=in_memory(folder, {"PYTHONPATH": paths("tests"), **(env or {})}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -101,10 +101,13 @@ class Cluster:
             n=n,
             engine_launcher_class=_Launcher,
             profile_dir=str(self.folder / "profile"),
-            # One process with threads, where there would be nine.
+            # One process with threads, where there would be nine. Engines count from their second
+            # heartbeat on, which comes sooner; lost they are after 30 s, as by default.
             controller_args=[
                 "--IPController.use_threads=True",
                 "--IPController.broadcast_scheduler_depth=0",
+                "--HeartMonitor.period=500",
+                "--HeartMonitor.max_heartmonitor_misses=60",
             ],
             controller_ip="127.0.0.1",
             controller_location="127.0.0.1",

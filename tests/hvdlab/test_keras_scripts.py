@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from mpi import Ranks
+from mpi import KERAS, Ranks
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 EAGER = ["fashion_mnist_keras", "mnist_keras", "mnist_tensorflow"]
@@ -24,7 +24,7 @@ def pools():
 
     def pool(np: int, name: str) -> Ranks:
         # A process has either eager execution or graphs.
-        return made.setdefault((np, name in GRAPH), Ranks(np, {"TF_CPP_MIN_LOG_LEVEL": "3"}))
+        return made.setdefault((np, name in GRAPH), Ranks(np, modules=KERAS))
 
     yield pool
     for each in made.values():

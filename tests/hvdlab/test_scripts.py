@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import mpi
 import numpy as np
 import pytest
 
@@ -38,17 +39,18 @@ if hvd.rank() == 0:
 
 @pytest.fixture
 def train(tmp_path, full_sets):
-    """Train on `np` processes; returns the output and the epochs."""
+    """Train on `np` processes, which have PyTorch already; returns the output and the epochs."""
+    python = mpi.python(mpi.TORCH)
     probe = tmp_path / "probe.py"
     probe.write_text(PROBE)
 
     def run(script, *options, np=None, limit=240, **environment):
         log_dir = tmp_path / "logs"
         name = "fashion-mnist" if "fashion" in script.name else "mnist"
-        command = [sys.executable, str(script), f"--log-dir={log_dir}", "--no-cuda", *options]
+        command = [*python, str(script), f"--log-dir={log_dir}", "--no-cuda", *options]
         if np:
             launcher = [sys.executable, "-m", "hvdrun", "-np", str(np)]
-            command = [*launcher, sys.executable, str(probe), *command[1:]]
+            command = [*launcher, *python, str(probe), *command[len(python) :]]
         done = subprocess.run(
             command,
             env={

@@ -8,7 +8,7 @@ import re
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from mpi import launch
+from mpi import TORCH, launch
 from typer.testing import CliRunner
 
 from hvdlab import timeline
@@ -35,7 +35,7 @@ hvd.allreduce(torch.ones(5), name="last")
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     path = tmp_path_factory.mktemp("timeline") / "timeline.json"
-    outcome = launch(PROGRAM % "pass", 2, timeout=180, env={"HOROVOD_TIMELINE": str(path)})
+    outcome = launch(PROGRAM % "pass", 2, env={"HOROVOD_TIMELINE": str(path)}, modules=TORCH)
     assert outcome.returncode == 0, outcome
     return path
 
@@ -143,7 +143,7 @@ for same in [hvd.allreduce_async(torch.ones(1000), name=f"same.{n}") for n in ra
 
 def test_a_part_of_a_bucket_does_not_claim_all_of_it(tmp_path):
     path = tmp_path / "buckets.json"
-    outcome = launch(BUCKETS, 2, timeout=180, env={"HOROVOD_TIMELINE": str(path)})
+    outcome = launch(BUCKETS, 2, env={"HOROVOD_TIMELINE": str(path)}, modules=TORCH)
     assert outcome.returncode == 0, outcome
     whole = timeline.load(path)
 

@@ -1,7 +1,7 @@
 """Ranks for tests of Keras: each such test runs on Keras 3 and on tf_keras."""
 
 import pytest
-from mpi import KERAS, Ranks
+from mpi import KERAS, KERAS_ON_TORCH, Ranks
 
 KINDS = {"Keras 3": {}, "tf_keras": {"TF_USE_LEGACY_KERAS": "1"}}
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -18,6 +18,6 @@ def keras_ranks(request):
 @pytest.fixture(scope="session")
 def torch_ranks():
     """Two ranks whose Keras computes with PyTorch."""
-    pool = Ranks(2, {"KERAS_BACKEND": "torch"})
+    pool = Ranks(2, {"KERAS_BACKEND": "torch"}, KERAS_ON_TORCH)
     yield pool
     pool.stop()

@@ -2,8 +2,8 @@
 
 import os
 import subprocess
-import sys
 
+import mpi
 from keras_training import binding, numbers, small, weights
 
 
@@ -39,14 +39,14 @@ def test_a_saved_model_goes_on_and_loads_without_hvdlite(keras_ranks, tmp_path, 
     results = keras_ranks.run(_save, str(tmp_path), timeout=120)
     assert results[0] == results[1] and results[0][0] == results[0][2] == "Adam"
     legacy = "tf_keras" in request.node.name
-    program = (
+    (tmp_path / "program.py").write_text(
         "import sys; sys.modules['hvdlite'] = None; import tensorflow as tf;"
         f"[tf.keras.models.load_model({str(tmp_path)!r} + '/0.' + e).optimizer.learning_rate"
         " for e in ('keras', 'h5')]; print('loaded')"
     )
-    env = {**os.environ, "TF_USE_LEGACY_KERAS": "1" if legacy else "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    python = mpi.python(mpi.KERAS, {"TF_USE_LEGACY_KERAS": "1"} if legacy else None)
     alone = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=120
+        [*python, tmp_path / "program.py"], capture_output=True, text=True, timeout=120
     )
     assert alone.stdout.endswith("loaded\n"), alone.stderr
 

@@ -11,6 +11,8 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]  # the engines don't find tests/mpi.py
+# Engines count from their second heartbeat on; lost they are after 30 s, as by default.
+SOONER = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=60"]
 
 
 @pytest.fixture
@@ -24,7 +26,8 @@ def cluster(tmp_path, monkeypatch):
     monkeypatch.setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
 
     def start() -> ipp.Cluster:
-        return ipp.Cluster(engines="mpi", n=2, profile_dir=str(tmp_path / "profile"))
+        profile = str(tmp_path / "profile")
+        return ipp.Cluster(engines="mpi", n=2, profile_dir=profile, controller_args=SOONER)
 
     yield start
 
@@ -111,7 +114,7 @@ def test_engines_without_mpi_are_refused():
         "try: hvdlite.init(); told = 'alone'\n"
         "except RuntimeError as error: told = str(error)"
     )
-    with ipp.Cluster(n=2, log_level=40) as client:
+    with ipp.Cluster(n=2, log_level=40, controller_args=SOONER) as client:
         client[:].execute(code, block=True)
         first, second = client[:].pull("told", block=True)
     assert first == "alone"  # it may be the only one

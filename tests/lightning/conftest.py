@@ -1,11 +1,11 @@
 """Ranks for tests of the strategy for Lightning."""
 
 import pytest
-from lightning_training import PACKAGES
-from mpi import TORCH, pools
+from lightning_training import LIGHTNING
+from mpi import pools
 
 
 @pytest.fixture(scope="session")
 def ranks():
     """As for every test, of processes that have PyTorch and Lightning already."""
-    yield from pools((*TORCH, *PACKAGES))
+    yield from pools(LIGHTNING)

@@ -1,14 +1,14 @@
 """Which GPU a rank has, for what the Trainer has made of its arguments; none is needed for it."""
 
 import pytest
-import torch
-
-from hvdlite.lightning import devices
 
 
 @pytest.fixture
 def host(monkeypatch):
     """Pretend to be a rank of a host with so many ranks and GPUs."""
+    import torch
+
+    from hvdlite.lightning import devices
 
     def pretend(ranks: int, gpus: int) -> None:
         monkeypatch.setattr(devices, "local_size", lambda: ranks)
@@ -20,9 +20,11 @@ def host(monkeypatch):
 
 
 def indices(given: list[int]) -> list[int]:
-    return [
-        each.index for each in devices.devices_of_host([torch.device("cuda", i) for i in given])
-    ]
+    from torch import device
+
+    from hvdlite.lightning.devices import devices_of_host
+
+    return [each.index for each in devices_of_host([device("cuda", i) for i in given])]
 
 
 def test_gpus(host):
@@ -42,4 +44,8 @@ def test_too_few_gpus(host):
 
 def test_cpus(host):
     host(ranks=3, gpus=0)
-    assert devices.devices_of_host([torch.device("cpu")]) == [torch.device("cpu")] * 3
+    from torch import device
+
+    from hvdlite.lightning.devices import devices_of_host
+
+    assert devices_of_host([device("cpu")]) == [device("cpu")] * 3

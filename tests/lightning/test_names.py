@@ -5,7 +5,7 @@ import subprocess
 
 import mpi
 import pytest
-from lightning_training import PACKAGES
+from lightning_training import LIGHTNING
 
 
 @pytest.fixture
@@ -53,16 +53,16 @@ try:
 except AttributeError as error:
     print(error)
 """
-    output = printed(source, PACKAGES)
+    output = printed(source, LIGHTNING)
     assert FOUND in output and "has no attribute 'BaguaStrategy'" in output
 
 
 def test_switched_off(printed):
     source = "import lightning.pytorch.strategies as s, hvdlite.torch; print([*s.StrategyRegistry])"
     assert "horovod" not in printed(
-        f"import os; os.environ['HVDLITE_OLD_NAMES'] = '0'; {source}", PACKAGES
+        f"import os; os.environ['HVDLITE_OLD_NAMES'] = '0'; {source}", LIGHTNING
     )
-    assert "horovod" in printed(source, PACKAGES)
+    assert "horovod" in printed(source, LIGHTNING)
 
 
 def test_who_does_not_use_lightning_does_not_load_it(printed):
@@ -75,7 +75,7 @@ def test_a_job_of_slurm_started_with_ntasks(printed):
     """Slurm says --ntasks=2 in these variables; Lightning by itself asks for another one."""
     variables = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "2(x1)"}
     source = f"import os; os.environ.update({variables!r})\nimport lightning.pytorch as pl"
-    output = printed(f"{source}, horovod.torch\n{TRAINER}", PACKAGES)
+    output = printed(f"{source}, horovod.torch\n{TRAINER}", LIGHTNING)
     assert output.endswith(FOUND)
 
 
@@ -118,6 +118,7 @@ def test_a_failing_rank_ends_the_job():
         fit("lightning.pytorch", "horovod", module, 2)
         """,
         np=2,
+        modules=LIGHTNING,
     )
     assert done.returncode != 0
     assert "SystemError: no more" in done.stderr and "rank 1" in done.stderr, done

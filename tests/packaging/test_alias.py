@@ -1,4 +1,7 @@
-"""`horovod` is hvdlite under another name, however the program was started."""
+"""`horovod` is hvdlite under another name, however the program was started.
+
+How it starts is tried with Python itself; the rest in forks of processes with a framework.
+"""
 
 import os
 import subprocess
@@ -6,9 +9,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-import nbformat
+import mpi
 import pytest
-from nbclient import NotebookClient
 
 import hvdlite
 
@@ -26,12 +28,26 @@ hvd.shutdown()
 """
 
 
-def python(*arguments: str, cwd: Path | None = None) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120
-    )
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def python(*arguments: str, cwd: Path | None = None) -> str:
+    return run(sys.executable, *arguments, cwd=cwd)
+
+
+@pytest.fixture
+def with_framework(tmp_path):
+    """Runs a program in a process of its own that has imported PyTorch or TensorFlow already."""
+
+    def start(framework: str, code: str) -> None:
+        file = tmp_path / "program.py"
+        file.write_text(textwrap.dedent(code))
+        run(*mpi.python({"torch": mpi.TORCH}.get(framework, mpi.KERAS)), str(file))
+
+    return start
 
 
 def program(tmp_path: Path) -> Path:
@@ -50,24 +66,20 @@ def test_started_as_a_module(tmp_path):
 
 
 def test_started_by_horovodrun(tmp_path):
-    done = subprocess.run(
-        [HOROVODRUN, "-np", "2", sys.executable, str(program(tmp_path))],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "rank 0 of 2" in done.stdout
-    assert "rank 1 of 2" in done.stdout
+    told = run(HOROVODRUN, "-np", "2", sys.executable, program(tmp_path))
+    assert "rank 0 of 2" in told and "rank 1 of 2" in told
 
 
 def test_started_in_a_notebook():
+    import nbformat  # not at the top: it takes seconds
+    from nbclient import NotebookClient
+
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(PROGRAM)])
     NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
     assert [out["text"] for out in notebook.cells[0].outputs] == ["rank 0 of 1\n"]
 
 
-def test_full_names_after_plain_import():
+def test_full_names_after_plain_import(with_framework):
     code = """
         import horovod
         horovod.torch.init()
@@ -78,10 +90,10 @@ def test_full_names_after_plain_import():
         assert horovod.__version__.endswith(f"+hvdlite.{hvdlite.__version__}")
         assert tuple(map(int, horovod.__version__.split(".")[:3])) == (0, 28, 1)
         """
-    python("-c", textwrap.dedent(code))
+    with_framework("torch", code)
 
 
-def test_modules_below_a_framework_are_the_same_too():
+def test_modules_below_a_framework_are_the_same_too(with_framework):
     code = """
         import horovod.torch.compression
         from horovod.torch.compression import Compression
@@ -89,7 +101,7 @@ def test_modules_below_a_framework_are_the_same_too():
         assert horovod.torch.compression is hvdlite.torch.compression
         assert Compression is hvdlite.torch.Compression
         """
-    python("-c", textwrap.dedent(code))
+    with_framework("torch", code)
 
 
 def test_horovod_common():
@@ -148,32 +160,41 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow", "keras", "common", "runner"])
-def test_horovods_modules_have_its_names(framework):
-    names = {name: text.split() for name, text in NAMES.items() if name.split(".")[1] == framework}
+def code_for_names(part: str) -> str:
+    names = {name: text.split() for name, text in NAMES.items() if name.split(".")[1] == part}
     code = f"""
         import importlib
         for name, wanted in {names!r}.items():
             module = importlib.import_module(name)
             assert not [each for each in wanted if not hasattr(module, each)], name
         """
-    python("-c", textwrap.dedent(code))
+    return textwrap.dedent(code)
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "keras"])
+def test_horovods_modules_have_its_names(framework, with_framework):
+    with_framework(framework, code_for_names(framework))
+
+
+@pytest.mark.parametrize("part", ["common", "run", "runner"])
+def test_horovods_modules_without_a_framework_have_its_names(part):
+    python("-c", code_for_names(part))
 
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
-def test_mpi_ops_needs_no_import(framework):
+def test_mpi_ops_needs_no_import(framework, with_framework):
     code = f"import horovod.{framework} as hvd; assert hvd.mpi_ops.Sum is hvd.Sum"
-    python("-c", code)
+    with_framework(framework, code)
 
 
-def test_the_reduction_that_programs_take_from_mpi_ops():
+def test_the_reduction_that_programs_take_from_mpi_ops(with_framework):
     code = """
         import tensorflow as tf
         from horovod.tensorflow.mpi_ops import _allreduce, init
         init()
         assert _allreduce(tf.ones(2), name="x").numpy().tolist() == [1, 1]
         """
-    python("-c", textwrap.dedent(code))
+    with_framework("tensorflow", code)
 
 
 def test_the_runner_is_a_function_and_a_program():
@@ -183,7 +204,7 @@ def test_the_runner_is_a_function_and_a_program():
     assert python("-c", code) == "[7, 7]\n"  # of old versions, whose horovod.run is a module
 
 
-def test_libraries_find_the_basics_and_the_wrapped_optimizers():
+def test_libraries_find_the_basics_and_the_wrapped_optimizers(with_framework):
     code = """
         import torch
         import horovod.torch as hvd
@@ -197,7 +218,7 @@ def test_libraries_find_the_basics_and_the_wrapped_optimizers():
         assert not isinstance(optimizer, _DistributedOptimizer)
         assert isinstance(hvd.DistributedOptimizer(optimizer), _DistributedOptimizer)
         """
-    python("-c", textwrap.dedent(code))
+    with_framework("torch", code)
 
 
 def test_the_helpers_of_horovod_common_util():

@@ -1,7 +1,6 @@
 """Workers of a DataLoader beside ranks, by each way of starting them."""
 
 import subprocess
-import sys
 
 import mpi
 
@@ -46,7 +45,7 @@ def _loader(method: str, workers: int, tmp_path) -> None:
     program = tmp_path / "loader.py"
     program.write_text(LOADER)
     done = subprocess.run(
-        mpi.command(2, sys.executable, str(program), method, str(workers)),
+        mpi.command(2, *mpi.python(mpi.TORCH), str(program), method, str(workers)),
         env=mpi.environment(str(tmp_path)),
         capture_output=True,
         text=True,

@@ -2,7 +2,7 @@
 
 import pytest
 from habits import check_ranks, learn, tiny_batches, tiny_model, tiny_weights
-from mpi import launch
+from mpi import TORCH, launch
 
 
 def _by_position() -> list:
@@ -283,6 +283,7 @@ def test_init_at_import_time_and_a_changed_folder(tmp_path):
         """,
         2,
         env={"HOROVOD_TIMELINE": ""},
+        modules=TORCH,
     )
     assert outcome.returncode == 0, outcome
     assert outcome.stdout.count("sum 2.0") == 2 and outcome.stdout.count("again 2.0") == 2
@@ -308,6 +309,7 @@ def test_variables_that_are_accepted_without_effect():
         """,
         2,
         env={f"HOROVOD_{name}": "1" for name in names.split()},
+        modules=TORCH,
     )
     assert outcome.returncode == 0, outcome
     assert sorted(outcome.stdout.splitlines()) == ["rank 0 of 2: 2.0", "rank 1 of 2: 2.0"]
