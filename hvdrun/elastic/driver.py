@@ -1,23 +1,29 @@
 """The loop of an elastic job: wait for hosts, run a generation, see how it ended, once more."""
 
 import ast
+import contextlib
+import json
+import re
 import sys
 import time
 from argparse import Namespace
 from collections import Counter
+from pathlib import Path
 from typing import TextIO
 
 from hvdrun.elastic import ask
 from hvdrun.elastic.agents import Agents
-from hvdrun.elastic.generation import Failure, Generation
+from hvdrun.elastic.generation import Generation
 from hvdrun.elastic.hosts import Pool, Slot, machine_of
 from hvdrun.errors import LaunchError, say
+from hvdrun.failure import Failure
 from hvdrun.prepare import Preparation
 
 _WAIT_SECONDS = 0.1  # between two looks at the hosts
-# What takes seconds to import, for each rank anew, and can be imported before a fork.
-_SLOW = {"torch": ("torch", "torch._dynamo"), "tensorflow": ("tensorflow",),
-         "keras": ("keras",), "tf_keras": ("tf_keras",)}  # fmt: skip
+# What takes seconds to import, for each rank anew, and can be imported before a fork; and the word
+# in a program's imports by which it is known.
+_SLOW = {"torch": "torch", "torch._dynamo": "torch", "tensorflow": "tensorflow", "keras": "keras",
+         "tf_keras": "tf_keras", "hvdlite.torch": r"(hvdlite|horovod)\.torch"}  # fmt: skip
 
 
 def run(preparation: Preparation, np: int, out: int | TextIO, err: int | TextIO) -> int:
@@ -114,7 +120,7 @@ class Driver:
 
     def _run(self, generation: Generation) -> None:
         number, slots = generation.number, generation.slots
-        self.agents.tell(order="start", generation=number, variables=self.pool.variables(slots))
+        self.agents.tell("start", number, json.dumps(self.pool.variables(slots)))
         placed = list(Counter(slot.machine for slot in slots).items())
         words = [sys.executable, "-S", "-E", ask.__file__, self.agents.folder, str(number)]
         try:
@@ -147,22 +153,12 @@ class Driver:
 def slow_modules(preparation: Preparation) -> list[str]:
     """What a Python script imports that takes long, as far as that can be imported before it runs:
     not what comes after a change of the environment, on which it may depend."""
-    found: dict[str, None] = {}
-    try:
-        with open(preparation.script or "") as file:
-            text = file.read()
-        for node in ast.parse(text).body:
-            if "environ" in (ast.get_source_segment(text, node) or ""):
+    imports = ""
+    with contextlib.suppress(OSError, ValueError, SyntaxError):  # a rank will say it better
+        for node in ast.parse(Path(preparation.script or "").read_text()).body:
+            text = ast.unparse(node)
+            if "environ" in text:
                 break
-            names = [alias.name for alias in getattr(node, "names", []) if hasattr(alias, "name")]
-            if isinstance(node, ast.ImportFrom):
-                names = [node.module or ""]
-            elif not isinstance(node, ast.Import):
-                continue
-            for part in ".".join(names).split("."):
-                found |= dict.fromkeys(_SLOW.get(part, ()))
-            if {"horovod.torch", "hvdlite.torch"} & set(names):
-                found["hvdlite.torch"] = None
-    except (OSError, ValueError, SyntaxError):
-        pass
-    return list(found)
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                imports += f"{text}\n"
+    return [name for name, word in _SLOW.items() if re.search(rf"\b{word}\b", imports)]
