@@ -30,7 +30,8 @@ def main(folder: str, generation: str, *command: str) -> None:
 
         for number in _PASSED_ON:
             signal.signal(number, pass_on)
-        line.recv(1)
+        with contextlib.suppress(OSError):
+            line.recv(1)
     os._exit(0)
 
 
