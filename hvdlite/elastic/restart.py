@@ -73,8 +73,7 @@ def recall(state: "State") -> bool:
     if not newest:
         return False
     root = numbers.index(newest)
-    content = path.read_bytes() if rank() == root else None
-    content = broadcast_object(content, root)
+    content = broadcast_object(path.read_bytes() if rank() == root else None, root)
     state._commits = newest
     state._read_kept(io.BytesIO(content[_NUMBER.size :]))
     return True

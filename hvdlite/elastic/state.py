@@ -83,9 +83,8 @@ class State:
             timestamp, change = self._host_messages.get()
             if timestamp > latest:
                 latest, changes = timestamp, changes | change
-        before, self._last_updated_timestamp, changes = self._bcast_object(
-            (before, latest, changes)
-        )
+        roots = self._bcast_object((before, latest, changes))
+        before, self._last_updated_timestamp, changes = roots
         if self._last_updated_timestamp > before:
             raise HostsUpdatedInterrupt(skip_sync=changes == 1)
 
