@@ -5,6 +5,7 @@ and as a launcher has to start fast.
 """
 
 import argparse
+import contextlib
 import os
 import re
 from typing import Any
@@ -240,23 +241,21 @@ def _read_config(path: str, parser: argparse.ArgumentParser) -> argparse.Namespa
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise LaunchError(f"--config-file {path} is not YAML: {reason}") from None
-    args = argparse.Namespace()
+    words = []
     for name, _, _, section, _ in _SETTINGS:
         # In section "autotune", --autotune-log-file is "log_file", and --autotune is "enabled".
         key = name.removeprefix("log" if section == "logging" else section.replace("_", "-"))
         key = key.strip("-").replace("-", "_") or "enabled"
-        try:
+        with contextlib.suppress(KeyError, TypeError):  # the file doesn't say
             value = config[section][key]
-        except (KeyError, TypeError):  # the file doesn't say
-            continue
-        word = f"--{name}={value}"
-        if isinstance(value, bool):
-            word = f"--{name}" if value else f"--no-{name}"
-        try:
-            parser.parse_args([word] if value is not None else [], args)
-        except LaunchError:
-            raise LaunchError(f"{path}: {section}.{key} can't be {value!r}") from None
-    return args
+            if isinstance(value, bool):
+                words.append(f"--{name}" if value else f"--no-{name}")
+            elif value is not None:
+                words.append(f"--{name}={value}")
+    try:
+        return parser.parse_args(words)
+    except LaunchError as error:
+        raise LaunchError(f"--config-file {path}: {error}") from None
 
 
 def settings_environment(args: argparse.Namespace) -> dict[str, str]:

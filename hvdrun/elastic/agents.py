@@ -33,10 +33,8 @@ class Agents:
         self.processes: dict[str, subprocess.Popen] = {}  # by machine
         self._said: queue.SimpleQueue[tuple[subprocess.Popen, str, list[str]]] = queue.SimpleQueue()
 
-    def __enter__(self) -> "Agents":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End them, with their ranks and folders."""
         for process in self.processes.values():
             with contextlib.suppress(OSError):
                 process.stdin.close()

@@ -36,12 +36,11 @@ def run(preparation: Preparation, np: int, out: int | TextIO, err: int | TextIO)
     least = args.min_np or np
     if args.max_np and args.max_np < max(np, least):
         raise LaunchError(f"--max-np {args.max_np} is less than {max(np, least)}, the ranks wanted")
-    pool = Pool(args, np, environment)
-    with Agents(args, environment, slow_modules(preparation)) as agents:
-        try:
-            return Driver(preparation, least, pool, agents).run(np, out, err)
-        finally:
-            pool.discovery.close()
+    with (
+        contextlib.closing(Pool(args, np, environment)) as pool,
+        contextlib.closing(Agents(args, environment, slow_modules(preparation))) as agents,
+    ):
+        return Driver(preparation, least, pool, agents).run(np, out, err)
 
 
 class Driver:
@@ -58,24 +57,22 @@ class Driver:
         while True:
             try:
                 slots = self._wait(need, number)
+                if number:
+                    places = Counter(slot.host for slot in slots)
+                    seen = ",".join(f"{host}:{count}" for host, count in places.items())
+                    ranks = "1 rank" if len(slots) == 1 else f"{len(slots)} ranks"
+                    say(f"going on with {ranks} ({seen})")
+                generation = Generation(number, slots, self.pool, self.agents, self.args, out, err)
+                self._run(generation)
+                if generation.stopped_by:
+                    return 128 + generation.stopped_by
+                if not generation.failures and not generation.again:
+                    return 0
+                self._leave_out_failed(generation)
             except LaunchError as error:
-                if not number:
-                    raise
+                if not number and not self.last.text:
+                    raise  # it has not begun
                 say(f"{self.last.text} {error}".strip())
-                return self.last.code
-            if number:
-                places = Counter(slot.host for slot in slots)
-                seen = ",".join(f"{host}:{count}" for host, count in places.items())
-                ranks = "1 rank" if len(slots) == 1 else f"{len(slots)} ranks"
-                say(f"going on with {ranks} ({seen})")
-            generation = Generation(number, slots, self.pool, self.agents, self.args, out, err)
-            self._run(generation)
-            if generation.stopped_by:
-                return 128 + generation.stopped_by
-            if not generation.failures and not generation.again:
-                return 0
-            if text := self._reason_to_end(generation):
-                say(f"{self.last.text} {text}".strip())
                 return self.last.code
             number, need = number + 1, self.least
 
@@ -128,8 +125,8 @@ class Driver:
         finally:
             self.agents.kill_ranks()
 
-    def _reason_to_end(self, generation: Generation) -> str:
-        """Why there is no further generation, if there is none. Hosts that failed are left out."""
+    def _leave_out_failed(self, generation: Generation) -> None:
+        """Leave out hosts that failed; LaunchError if there is no further generation."""
         failures, slots = generation.failures, generation.slots
         for rank, failure in failures.items():
             self.last = failure
@@ -139,15 +136,16 @@ class Driver:
         for rank in generation.early:
             self.last = Failure(1, f"rank {rank} ended early, with code 0, while others still "
                                    "waited for it.")  # fmt: skip
-            return "All ranks must make the same number of steps."
+            raise LaunchError("All ranks must make the same number of steps.")
         if len(failures) == len(slots) and all(0 < f.code < 128 for f in failures.values()):
-            return "All ranks have failed."
+            raise LaunchError("All ranks have failed.")
         if all(self.pool.is_lost(slot.host) for slot in slots):
-            return "All hosts have failed (--blacklist-cooldown-range lets them come back)."
-        if self.args.reset_limit is not None and generation.number >= self.args.reset_limit:
-            limit = self.args.reset_limit
-            return f"The ranks have started anew as often as --reset-limit {limit} lets them."
-        return ""
+            raise LaunchError("All hosts have failed (--blacklist-cooldown-range lets them come "
+                              "back).")  # fmt: skip
+        limit = self.args.reset_limit
+        if limit is not None and generation.number >= limit:
+            raise LaunchError("The ranks have started anew as often as --reset-limit "
+                              f"{limit} lets them.")  # fmt: skip
 
 
 def slow_modules(preparation: Preparation) -> list[str]:

@@ -109,6 +109,10 @@ class Pool:
         self.order: list[str] = []
         self.first_ranks: dict[Slot, int] = {}
 
+    def close(self) -> None:
+        """Ask for hosts no more."""
+        self.discovery.close()
+
     def slots(self) -> list[Slot]:
         """The slots for a generation that would start now, in the order of its ranks."""
         found, now = self.discovery.found, time.monotonic()
