@@ -8,6 +8,7 @@ Each line from the launcher is an order:
 
     start NUMBER JSON       ranks of this generation may ask now; the variables of each
     change TIME KIND        hosts have come or gone
+    signal NUMBER           to all ranks
     kill                    leave no rank of this generation
 
 Lines to the launcher are the ranks' own reports as they are, and
@@ -62,6 +63,7 @@ class Agent:
         self.generation = -1
         self.variables: dict[str, dict[str, str]] = {}  # of each rank, besides mpirun's
         self.ranks: dict[int, Rank] = {}  # by their process ids
+        self.askers: list[socket.socket] = []  # for ranks of this generation
         self.orders = b""
         os.makedirs(folder, 0o700, exist_ok=True)
         for name in ("report", "socket"):
@@ -93,13 +95,10 @@ class Agent:
                         return request
                 elif key.fileobj is self.reports:
                     self._pass_reports()
-                elif key.fileobj is not self.input:
-                    self._pass_signals(key.fileobj, key.data)
                 elif data := self.input.read(1 << 16):
                     *orders, self.orders = (self.orders + data).split(b"\n")
                     for order in orders:
                         self._obey(*order.decode().split(maxsplit=2))
-                    break  # an asker of the other events may be closed now
                 else:
                     self._kill_ranks()
                     shutil.rmtree(self.folder, ignore_errors=True)
@@ -113,6 +112,9 @@ class Agent:
         elif order == "start":
             self.generation, self.variables = int(words[0]), json.loads(words[1])
             open(f"{self.folder}/hosts", "w").close()
+        elif order == "signal":
+            for pid in self.ranks:
+                os.killpg(pid, int(words[0]))
         else:
             self.generation = -1
             self._kill_ranks()
@@ -121,18 +123,18 @@ class Agent:
     def _fork(self, asker: socket.socket) -> dict | None:
         _, files, _, _ = socket.recv_fds(asker, len(b"files"), 3)
         request = json.loads(asker.makefile().readline())
+        self.askers.append(asker)
         number = rank_of(request["environment"])
         if request["generation"] != self.generation:
-            asker.close()
+            self.askers.pop().close()
         elif pid := os.fork():
             with contextlib.suppress(OSError):  # it has done so itself, and become another program
                 os.setpgid(pid, pid)
             self.ranks[pid] = Rank(number)
-            self.events.register(asker, selectors.EVENT_READ, pid)
         else:
             ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
             os.setpgid(0, 0)
-            for file in (self.out, self.reports, self.server, asker, *self._askers(), self.events):
+            for file in (self.out, self.reports, self.server, self.events, *self.askers):
                 file.close()
             request["environment"] |= self.variables.get(str(number), {})
             request["environment"] |= {ELASTIC: self.folder, REPORT: f"{self.folder}/report"}
@@ -140,22 +142,6 @@ class Agent:
         for file in files:
             os.close(file)
         return None
-
-    def _askers(self) -> list[socket.socket]:
-        return [key.fileobj for key in self.events.get_map().values() if key.data]
-
-    def _pass_signals(self, asker: socket.socket, pid: int) -> None:
-        """Signal a rank as its asker was; kill it where that one has ended."""
-        numbers = asker.recv(1 << 10).split()
-        if not numbers:
-            self._leave(asker)
-        for number in numbers or [signal.SIGKILL]:
-            if pid in self.ranks:
-                os.killpg(pid, int(number))
-
-    def _leave(self, asker: socket.socket) -> None:
-        self.events.unregister(asker)
-        asker.close()
 
     def _look_after_ranks(self) -> None:
         flags, now = os.WNOHANG | os.WUNTRACED | os.WCONTINUED, time.monotonic()
@@ -187,8 +173,8 @@ class Agent:
         for pid in list(self.ranks):
             os.killpg(pid, signal.SIGKILL)
             self._end(pid, os.waitpid(pid, 0)[1])
-        for asker in self._askers():
-            self._leave(asker)
+        while self.askers:
+            self.askers.pop().close()
 
     def _pass_reports(self) -> None:
         self._tell(self.reports.read(1 << 16) or b"")

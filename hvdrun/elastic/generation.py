@@ -37,6 +37,7 @@ class Generation(Job):
         self._told = slots  # the hosts of which ranks have been told
         self._here_until = self._kill_at = float("inf")
         self._over = False
+        self._signals: list[int] = []  # for the ranks
 
     @property
     def early(self) -> set[int]:
@@ -44,8 +45,14 @@ class Generation(Job):
         well = {rank for rank, report in self.reports.items() if report.code == 0}
         return well - self.again if self.again and not self.failures else set()
 
+    def send(self, number: int, _frame: object = None) -> None:
+        """Send a signal to the ranks, though not at once, in the midst of something."""
+        self._signals.append(signal.SIGTERM if number == signal.SIGHUP else number)
+
     def tick(self) -> None:
         """Look at agents and hosts, and end the generation when it is time."""
+        while self._signals:
+            self.agents.tell("signal", int(self._signals.pop(0)))
         for machine, words in self.agents.read():
             self._take(machine, words)
         slots = self.pool.slots()
@@ -110,8 +117,6 @@ class Generation(Job):
                 self._kill_in(_TOGETHER_SECONDS)  # the others wait for it
         elif report and report.cause is not None:
             pass  # that one has failed
-        elif (self.failures or self.doubtful) and status == -signal.SIGTERM:
-            pass  # by mpirun
         elif status < 0:
             self._fail(rank, _failure(rank, signal=-status))
         elif status and not report:
