@@ -91,8 +91,14 @@ def test_config_file_fills_what_the_command_line_leaves_open(tmp_path):
     "text, says",
     [
         ("a: [", "is not YAML"),
-        ("params: {cycle_time_ms: -1}", "c.yaml: argument --cycle-time-ms: must be a number of at least 0"),
-        ("params: {hierarchical_allreduce: 7}", "hierarchical-allreduce: ignored explicit argument"),
+        (
+            "params: {cycle_time_ms: -1}",
+            "c.yaml: argument --cycle-time-ms: must be",
+        ),
+        (
+            "params: {hierarchical_allreduce: 7}",
+            "hierarchical-allreduce: ignored",
+        ),
     ],
 )
 def test_bad_config_file(tmp_path, text, says):
