@@ -69,8 +69,7 @@ def recall(state: "State") -> bool:
         return False
     number, path = max(found)
     numbers = allgather_object(number)
-    newest = max(numbers)
-    if not newest:
+    if not (newest := max(numbers)):
         return False
     root = numbers.index(newest)
     content = broadcast_object(path.read_bytes() if rank() == root else None, root)
