@@ -66,8 +66,9 @@ class Agents:
         pipe = subprocess.PIPE
         try:
             process = subprocess.Popen(
-                words, env=environment, stdin=pipe, stdout=pipe, text=True, start_new_session=True
-            )
+                words, env=environment, stdin=pipe, stdout=pipe, text=True, errors="replace",
+                start_new_session=True,
+            )  # fmt: skip
         except OSError as error:
             raise LaunchError(f"can't start {words[0]}: {error.strerror}") from None
         self.processes[machine] = process
