@@ -86,6 +86,13 @@ class Messages(Stream):
             self.sink.put(self, block.splitlines(keepends=True))
 
 
+class Failure(NamedTuple):
+    """The exit code of what has failed, and a line about it for the user."""
+
+    code: int
+    text: str
+
+
 class Report(NamedTuple):
     """A rank's exit code by its own word, and the rank that made it end so, if one did."""
 
@@ -93,8 +100,8 @@ class Report(NamedTuple):
     cause: int | None
 
 
-def explain_reports(reports: Mapping[int, Report], np: int) -> tuple[int, str] | None:
-    """The job's exit code and the last line for the user by what ranks have said as they ended.
+def explain_reports(reports: Mapping[int, Report], np: int) -> Failure | None:
+    """How a job has failed by what ranks have said as they ended.
 
     MPI's launcher names whichever process has ended first, which may be one that waited for the
     rank to be named. None if no rank has reported a failure, or if the culprit has not reported.
@@ -106,38 +113,39 @@ def explain_reports(reports: Mapping[int, Report], np: int) -> tuple[int, str] |
     if cause is not None and cause not in reports:
         return None
     if cause is not None and reports[cause].code == 0:
-        return code, (
+        return Failure(code, (
             f"rank {cause} ended early, with code 0, while others still waited for it; rank "
             f"{failed} then exited with code {code}. All ranks must make the same number of steps."
-        )
+        ))  # fmt: skip
     rank = failed if cause is None else cause
-    others = "; the other ranks were stopped." if np > 1 else "."
-    return reports[rank].code, f"rank {rank} exited with code {reports[rank].code}{others}"
+    return explain(1, {"rank": rank, "code": reports[rank].code}, {}, np)
 
 
-def explain(code: int, end: dict[str, int], pids: dict[int, int], np: int) -> tuple[int, str]:
-    """The job's exit code and the last line for the user.
+def explain(code: int, end: dict[str, int], pids: dict[int, int], np: int) -> Failure:
+    """How a job has failed by what MPI's launcher says.
 
     `code` is mpirun's return code (-N if signal N killed it), `end` what mpirun said about the
     first rank to fail, `pids` the process ids of the ranks.
     """
-    if code < 0 and not end:
-        return 128 - code, f"mpirun was killed by {_signal_name(-code)}; all ranks were stopped."
     ranks = {pid: rank for rank, pid in pids.items()}
     rank = end.get("rank", ranks.get(end.get("pid")))
     who = "a rank" if rank is None else f"rank {rank}"
     others = "; the other ranks were stopped." if np > 1 else "."
+    if code < 0 and not end:
+        text = f"mpirun was killed by {_signal_name(-code)}; all ranks were stopped."
+        return Failure(128 - code, text)
     if number := end.get("signal"):
         others = "; is the machine out of memory?" if number == signal.SIGKILL else others
-        return 128 + number, f"{who} was killed by {_signal_name(number)}{others}"
+        return Failure(128 + number, f"{who} was killed by {_signal_name(number)}{others}")
     if end.get("improper"):
-        return code or 1, f"{who} ended in MPI's midst (by os._exit, or before hvd.init()){others}"
+        text = f"{who} ended in MPI's midst (by os._exit, or before hvd.init()){others}"
+        return Failure(code or 1, text)
     code = end.get("code", code) & 0xFF or code or 1
     if end:
-        return code, f"{who} exited with code {code}{others}"
+        return Failure(code, f"{who} exited with code {code}{others}")
     if pids:  # Open MPI is silent if all ranks end within a moment
-        return code, f"{'rank 0' if np == 1 else who} exited with code {code}."
-    return code, f"no rank was started: mpirun ended with code {code}."
+        return Failure(code, f"{'rank 0' if np == 1 else who} exited with code {code}.")
+    return Failure(code, f"no rank was started: mpirun ended with code {code}.")
 
 
 def _signal_name(number: int) -> str:

@@ -18,16 +18,22 @@ THIS_MACHINE = "localhost"
 Hosts = Sequence[tuple[str, int | None]]  # names, and how many ranks each may or shall have
 
 
-def place(args: Namespace, np: int, environment: Mapping[str, str]) -> Hosts:
-    """The ranks of each host, `np` in all, by horovodrun's options or a scheduler's list."""
+def named(args: Namespace, np: int, environment: Mapping[str, str]) -> tuple[Hosts, str]:
+    """The hosts by horovodrun's options or a scheduler's list, and which of these it is."""
     if args.hosts is not None:
-        return assign(parse_hosts(args.hosts), np, f"-H {args.hosts}")
+        return parse_hosts(args.hosts), f"-H {args.hosts}"
     if args.hostfile is not None:
-        return assign(read_hostfile(args.hostfile), np, f"host file {args.hostfile}")
+        return read_hostfile(args.hostfile), f"host file {args.hostfile}"
     scheduler, hosts = allocation(environment) or Allocation("this machine", [(THIS_MACHINE, np)])
-    if sum(slots for _, slots in hosts) < np:
+    return hosts, f"the allocation of {scheduler}"
+
+
+def place(args: Namespace, np: int, environment: Mapping[str, str]) -> Hosts:
+    """The ranks of each host, `np` in all."""
+    hosts, source = named(args, np, environment)
+    if source.startswith("the alloc") and sum(slots for _, slots in hosts) < np:
         hosts = [(name, None) for name, _ in hosts]  # share them as evenly as can be
-    return assign(hosts, np, f"the allocation of {scheduler}")
+    return assign(hosts, np, source)
 
 
 def parse_hosts(text: str) -> Hosts:

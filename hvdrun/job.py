@@ -15,7 +15,7 @@ from io import FileIO
 from typing import TextIO
 
 from hvdrun.errors import LaunchError, say
-from hvdrun.failure import Messages, Report, explain, explain_reports
+from hvdrun.failure import Failure, Messages, Report, explain, explain_reports
 from hvdrun.output import Stream, make_sinks, open_copy
 from hvdrun.ranks import GUARD
 
@@ -85,7 +85,7 @@ class Job:
         # Nothing else: a pipe may hold the next commands, as in a notebook's %%bash cell.
         if os.isatty(0) or os.path.isfile("/proc/self/fd/0"):
             self.input = pipe("0.stdin")
-        takers, copies = {"report": self._note_rank}, self.args.output_filename
+        takers, copies = {"report": self._read_reports}, self.args.output_filename
         for name, sink, messages in zip(_NAMES, self.sinks, self.messages, strict=True):
             takers[f"mpirun.{name}"] = messages.feed
             for rank in range(self.np):
@@ -132,16 +132,19 @@ class Job:
                 self.input.close()
                 self.input = None
 
-    def _note_rank(self, data: bytes) -> None:
-        """A rank reports "RANK PID" as it starts, and hvdlite "end RANK CODE CAUSE" at its end."""
+    def _read_reports(self, data: bytes) -> None:
         for line in data.decode().splitlines():
-            match line.split():
-                case ["end", rank, code, cause]:
-                    report = Report(int(code), None if cause == "-" else int(cause))
-                    self.reports.setdefault(int(rank), report)
-                case [rank, pid]:
-                    self.pids[int(rank)] = int(pid)
-                    self._tell_guard(pid)
+            self.hear(line.split())
+
+    def hear(self, words: list[str]) -> None:
+        """A rank reports "RANK PID" as it starts, and hvdlite "end RANK CODE CAUSE" at its end."""
+        match words:
+            case ["end", rank, code, cause]:
+                report = Report(int(code), None if cause == "-" else int(cause))
+                self.reports.setdefault(int(rank), report)
+            case [rank, pid]:
+                self.pids[int(rank)] = int(pid)
+                self._tell_guard(pid)
 
     def _tell_guard(self, word: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # it was killed, or is at work already
@@ -183,10 +186,14 @@ class Job:
             return 128 + self.stopped_by
         if self.mpirun.returncode == 0 and not self.end:
             return 0
+        failure = self.explain()
+        say(failure.text)
+        return failure.code
+
+    def explain(self) -> Failure:
+        """What has gone wrong, by the word of the ranks, else by mpirun's."""
         found = explain_reports(self.reports, self.np)
-        code, message = found or explain(self.mpirun.returncode, self.end, self.pids, self.np)
-        say(message)
-        return code
+        return found or explain(self.mpirun.returncode, self.end, self.pids, self.np)
 
 
 def _make_room_for_files(count: int, np: int) -> None:

@@ -5,6 +5,7 @@ and as a launcher has to start fast.
 """
 
 import argparse
+import contextlib
 import os
 import re
 from typing import Any
@@ -12,40 +13,79 @@ from typing import Any
 from hvdlite._version import __version__
 from hvdrun.errors import LaunchError, say
 
-# Option, kind, variable (after HOROVOD_), section of Horovod's YAML file, help. What says
-# "no effect here" has no meaning.
+# Names, kind (or what stands for the value in --help), variable after HOROVOD_ (or the attribute),
+# section of Horovod's YAML file (or group of --help), help. What says "no effect here" has no
+# meaning.
 _TABLE = """
-fusion-threshold-mb MiB FUSION_THRESHOLD params size of the fusion buffer in MiB
-cycle-time-ms number CYCLE_TIME params no effect here
-cache-capacity number CACHE_CAPACITY params no effect here
-hierarchical-allreduce switch HIERARCHICAL_ALLREDUCE params reduce inside each host first
-hierarchical-allgather switch HIERARCHICAL_ALLGATHER params no effect here
-torus-allreduce switch TORUS_ALLREDUCE params no effect here
-autotune switch AUTOTUNE autotune no effect here
-autotune-log-file text AUTOTUNE_LOG autotune no effect here
-autotune-warmup-samples number AUTOTUNE_WARMUP_SAMPLES autotune no effect here
-autotune-steps-per-sample number AUTOTUNE_STEPS_PER_SAMPLE autotune no effect here
-autotune-bayes-opt-max-samples number AUTOTUNE_BAYES_OPT_MAX_SAMPLES autotune no effect here
-autotune-gaussian-process-noise number AUTOTUNE_GAUSSIAN_PROCESS_NOISE autotune no effect here
-timeline-filename text TIMELINE timeline write a timeline of all collectives to this file
-timeline-mark-cycles switch TIMELINE_MARK_CYCLES timeline mark cycles in the timeline
-stall-check inverse STALL_CHECK_DISABLE stall_check warn when ranks wait for others (the default)
-stall-check-warning-time-seconds number STALL_CHECK_TIME_SECONDS stall_check wait before a warning
-stall-check-shutdown-time-seconds number STALL_SHUTDOWN_TIME_SECONDS stall_check wait before the end
-mpi-threads-disable switch MPI_THREADS_DISABLE library_options no effect here
-num-nccl-streams number NUM_NCCL_STREAMS library_options no effect here
-thread-affinity number THREAD_AFFINITY library_options no effect here
-gloo-timeout-seconds number GLOO_TIMEOUT_SECONDS library_options no effect here
-log-level level LOG_LEVEL logging no effect here
-log-with-timestamp inverse LOG_HIDE_TIME logging no effect here
+-np,-n,--num-proc N np general how many ranks
+-v,--version version version general print the version
+-cb,--check-build flag check_build general print what this installation can do
+--completion shell completion general for the shell: eval "$(horovodrun --completion bash)"
+--verbose flag verbose general say what is found and started
+--disable-cache flag disable_cache general no effect here; no check is cached
+--start-timeout SECONDS start_timeout general time for other hosts to answer
+--network-interfaces,--network-interface NAME,... nics general network cards to use
+--output-filename DIR output_filename general also write DIR/rank.N/stdout and stderr
+--config-file FILE config_file general YAML file with the settings below
+--fusion-threshold-mb MiB FUSION_THRESHOLD params size of the fusion buffer in MiB
+--cycle-time-ms number CYCLE_TIME params no effect here
+--cache-capacity number CACHE_CAPACITY params no effect here
+--hierarchical-allreduce switch HIERARCHICAL_ALLREDUCE params reduce inside each host first
+--hierarchical-allgather switch HIERARCHICAL_ALLGATHER params no effect here
+--torus-allreduce switch TORUS_ALLREDUCE params no effect here
+--autotune switch AUTOTUNE autotune no effect here
+--autotune-log-file text AUTOTUNE_LOG autotune no effect here
+--autotune-warmup-samples number AUTOTUNE_WARMUP_SAMPLES autotune no effect here
+--autotune-steps-per-sample number AUTOTUNE_STEPS_PER_SAMPLE autotune no effect here
+--autotune-bayes-opt-max-samples number AUTOTUNE_BAYES_OPT_MAX_SAMPLES autotune no effect here
+--autotune-gaussian-process-noise number AUTOTUNE_GAUSSIAN_PROCESS_NOISE autotune no effect here
+--timeline-filename text TIMELINE timeline write a timeline of all collectives to this file
+--timeline-mark-cycles switch TIMELINE_MARK_CYCLES timeline mark cycles in the timeline
+--stall-check inverse STALL_CHECK_DISABLE stall_check warn when ranks wait for others (the default)
+--stall-check-warning-time-seconds number STALL_CHECK_TIME_SECONDS stall_check wait before a warning
+--stall-check-shutdown-time-seconds number STALL_SHUTDOWN_TIME_SECONDS stall_check
+  wait before the end
+--mpi-threads-disable switch MPI_THREADS_DISABLE library_options no effect here
+--num-nccl-streams number NUM_NCCL_STREAMS library_options no effect here
+--thread-affinity number THREAD_AFFINITY library_options no effect here
+--gloo-timeout-seconds number GLOO_TIMEOUT_SECONDS library_options no effect here
+--mpi-args ARGS mpi_args library_options more arguments for mpirun
+--binding-args ARGS binding_args library_options mpirun's binding; default: none
+--tcp flag tcp library_options only TCP between hosts, no InfiniBand
+--log-level level LOG_LEVEL logging no effect here
+--log-with-timestamp inverse LOG_HIDE_TIME logging no effect here
+--no-log-hide-timestamp on log_with_timestamp logging an older spelling
+--log-hide-timestamp,--log-without-timestamp off log_with_timestamp logging an older spelling
+-prefix-timestamp,--prefix-output-with-timestamp flag timestamps logging
+  put the time before each line
+-H,--hosts HOST:SLOTS,... hosts hosts default: this machine
+-hostfile,--hostfile FILE hostfile hosts lines 'HOST slots=N'
+--host-discovery-script X discovery hosts prints lines HOST:N, asked every second: elastic training
+-p,--ssh-port port ssh_port ssh ssh port of the other hosts
+-i,--ssh-identity-file FILE ssh_identity_file ssh ssh key for the other hosts
+--mpi flag mpi controller no effect here; there is one runtime
+--gloo flag gloo controller no effect here; there is one runtime
+--jsrun flag jsrun controller not supported
+--min-np,--min-num-proc N min_np elastic
+  ranks with which training goes on; makes the job elastic; default: -np
+--max-np,--max-num-proc N max_np elastic at most so many ranks; default: as many as there are slots
+--slots-per-host,--slots N slots elastic slots of hosts for which no number is told; default: 1
+--elastic-timeout SECONDS elastic_timeout elastic time to wait for --min-np slots
+--reset-limit count reset_limit elastic how often ranks may start anew
+--blacklist-cooldown-range,--cooldown-range range cooldown_range elastic
+  seconds after which a host that failed may come back; default: it may not
 """
-_SETTINGS = [line.split(maxsplit=4) for line in _TABLE.strip().splitlines()]
-# The groups of Horovod's --help, by the sections of its YAML file.
+_OPTIONS = [option.split(maxsplit=4) for option in re.split("\n(?=-)", _TABLE.strip())]
+_SETTINGS = [(names[2:], *rest) for names, *rest in _OPTIONS if rest[1].isupper()]
+# The groups of Horovod's --help.
 _GROUPS = {
     "params": "tuneable parameter arguments", "autotune": "autotune arguments",
     "timeline": "timeline arguments", "stall_check": "stall check arguments",
     "library_options": "library arguments", "logging": "logging arguments",
+    "hosts": "host arguments", "ssh": "SSH arguments", "controller": "controller arguments",
+    "elastic": "elastic arguments",
 }  # fmt: skip
+_SECONDS = {"start_timeout": "30", "elastic_timeout": "600"}  # where no variable says otherwise
 
 
 class _Parser(argparse.ArgumentParser):
@@ -63,26 +103,45 @@ def amount(text: str) -> int | float:
     return int(text) if text.isdigit() else value
 
 
-def _ranks(text: str) -> int:
-    if not re.fullmatch("0*[1-9][0-9]*", text):
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text}")
-    return int(text)
+def count_of_ranks(value: int | str) -> int:
+    """A number of at least 1."""
+    if not re.fullmatch("0*[1-9][0-9]*", str(value)):
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {value!r}")
+    return int(value)
 
 
 def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
-# How argparse reads an option of each kind, and how its value is written into the variable.
+# How argparse reads an option of each kind; others are texts.
 _SWITCH = {"action": argparse.BooleanOptionalAction}
-_LEVEL = {"type": str.upper, "choices": ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")}
+_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 _KINDS = {
-    "number": ({"type": amount}, str),
-    "MiB": ({"type": amount}, lambda value: str(int(value * 2**20))),
-    "text": ({}, str),
-    "switch": (_SWITCH, lambda value: str(int(value))),
-    "inverse": (_SWITCH, lambda value: str(int(not value))),
-    "level": (_LEVEL, str),
+    "flag": {"action": "store_true"},
+    "on": {"action": "store_true", "default": None},
+    "off": {"action": "store_false", "default": None},
+    "version": {"action": "version", "version": __version__},
+    "shell": {"choices": ["bash"]},
+    "number": {"type": amount},
+    "MiB": {"type": amount},
+    "SECONDS": {"type": amount, "metavar": "SECONDS"},
+    "count": {"type": amount, "metavar": "N"},
+    "range": {"type": amount, "nargs": 2, "metavar": ("LOW", "HIGH")},
+    "port": {"type": int},
+    "N": {"type": count_of_ranks, "metavar": "N"},
+    "NAME,...": {"type": _names, "action": "extend", "metavar": "NAME,...", "default": []},
+    "ARGS": {"metavar": "ARGS", "default": ""},
+    "text": {},
+    "switch": _SWITCH,
+    "inverse": _SWITCH,
+    "level": {"type": str.upper, "choices": _LEVELS},
+}
+# How the value of an option is written into its variable, where that is not by `str`.
+_WRITTEN = {
+    "MiB": lambda value: str(int(value * 2**20)),
+    "switch": lambda value: str(int(value)),
+    "inverse": lambda value: str(int(not value)),
 }
 
 
@@ -98,87 +157,20 @@ def make_parser() -> argparse.ArgumentParser:
   horovodrun -np 8 -H node1:4,node2:4 python train.py       eight ranks on two hosts, by ssh""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
-    group = {key: parser.add_argument_group(title).add_argument for key, title in _GROUPS.items()}
-    add("-np", "-n", "--num-proc", dest="np", metavar="N", help="how many ranks")
-    add("-v", "--version", action="version", version=__version__, help="print the version")
-    add("-cb", "--check-build", action="store_true", help="print what this installation can do")
-    add(
-        "--completion",
-        choices=["bash"],
-        help='for the shell: eval "$(horovodrun --completion bash)"',
-    )
-    add("--verbose", action="store_true", help="say what is found and started")
-    add("--disable-cache", action="store_true", help="no effect here; no check is cached")
-    seconds = os.environ.get("HOROVOD_START_TIMEOUT", "30")
-    text = f"time for other hosts to answer (HOROVOD_START_TIMEOUT), {seconds} by default"
-    add("--start-timeout", type=amount, metavar="SECONDS", default=seconds, help=text)
-    add("--network-interfaces", "--network-interface", action="extend", type=_names, dest="nics",
-        metavar="NAME,...", default=[], help="network cards to use")  # fmt: skip
-    add("--output-filename", metavar="DIR", help="also write DIR/rank.N/stdout and stderr")
-    add("--config-file", metavar="FILE", help="YAML file with the settings below")
-    hosts = parser.add_argument_group("host arguments").add_mutually_exclusive_group()
-    hosts.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="default: this machine")
-    hosts.add_argument("-hostfile", "--hostfile", metavar="FILE", help="lines 'HOST slots=N'")
-    text = "prints lines HOST:N, asked every second: elastic training"
-    hosts.add_argument("--host-discovery-script", dest="discovery", metavar="X", help=text)
-    ssh = parser.add_argument_group("SSH arguments").add_argument
-    ssh("-p", "--ssh-port", type=int, help="ssh port of the other hosts")
-    ssh("-i", "--ssh-identity-file", metavar="FILE", help="ssh key for the other hosts")
-    controller = parser.add_argument_group("controller arguments").add_argument
-    for name in ("--mpi", "--gloo", "--jsrun"):
-        text = "not supported" if name == "--jsrun" else "no effect here; there is one runtime"
-        controller(name, action="store_true", help=text)
-    library, logging = group["library_options"], group["logging"]
-    library("--mpi-args", default="", metavar="ARGS", help="more arguments for mpirun")
-    library("--binding-args", default="", metavar="ARGS", help="mpirun's binding; default: none")
-    library("--tcp", action="store_true", help="only TCP between hosts, no InfiniBand")
-    for name, kind, variable, section, text in _SETTINGS:
-        group[section](f"--{name}", help=f"{text} (HOROVOD_{variable})", **_KINDS[kind][0])
-    names = ("-prefix-timestamp", "--prefix-output-with-timestamp")
-    logging(*names, action="store_true", dest="timestamps", help="put the time before each line")
-    old = {"dest": "log_with_timestamp", "default": None, "help": "an older spelling"}
-    logging("--no-log-hide-timestamp", action="store_true", **old)
-    logging("--log-hide-timestamp", "--log-without-timestamp", action="store_false", **old)
-    elastic = parser.add_argument_group("elastic arguments").add_argument
-    elastic(
-        "--min-np",
-        "--min-num-proc",
-        type=_ranks,
-        dest="min_np",
-        metavar="N",
-        help="ranks with which training goes on; makes the job elastic; default: -np",
-    )
-    elastic(
-        "--max-np",
-        "--max-num-proc",
-        type=_ranks,
-        dest="max_np",
-        metavar="N",
-        help="at most so many ranks; default: as many as there are slots",
-    )
-    elastic(
-        "--slots-per-host",
-        "--slots",
-        type=_ranks,
-        dest="slots",
-        metavar="N",
-        help="slots of hosts for which no number is told; default: 1",
-    )
-    seconds = os.environ.get("HOROVOD_ELASTIC_TIMEOUT", "600")
-    text = f"time to wait for --min-np slots (HOROVOD_ELASTIC_TIMEOUT), {seconds} by default"
-    elastic("--elastic-timeout", type=amount, metavar="SECONDS", default=seconds, help=text)
-    elastic("--reset-limit", type=amount, metavar="N", help="how often ranks may start anew")
-    elastic(
-        "--blacklist-cooldown-range",
-        "--cooldown-range",
-        nargs=2,
-        type=amount,
-        dest="cooldown_range",
-        metavar=("LOW", "HIGH"),
-        help="seconds after which a host that failed may come back; default: it may not",
-    )
-    add("command", nargs=argparse.REMAINDER, help="the program and its arguments")
+    groups = {key: parser.add_argument_group(title) for key, title in _GROUPS.items()}
+    groups["general"] = parser
+    groups["hosts"] = groups["hosts"].add_mutually_exclusive_group()
+    for names, kind, variable, section, text in _OPTIONS:
+        more = _KINDS.get(kind, {"metavar": kind})
+        given = f"HOROVOD_{variable.upper()}"
+        if variable in _SECONDS:
+            more = more | {"default": os.environ.get(given, _SECONDS[variable])}
+            text += f" ({given}), %(default)s by default"
+        elif variable.isupper():
+            text += f" ({given})"
+        dest = {} if variable.isupper() else {"dest": variable}
+        groups[section].add_argument(*names.split(","), help=text, **dest, **more)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     return parser
 
 
@@ -197,9 +189,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     idle = [name for name, *_, text in _SETTINGS if text == "no effect here"]
     if given := [f"--{name}" for name in idle if vars(args)[name.replace("-", "_")] is not None]:
         say(f"without effect here: {', '.join(given)}")
-    elastic = {"--max-np": args.max_np, "--slots": args.slots, "--reset-limit": args.reset_limit,
-               "--blacklist-cooldown-range": args.cooldown_range}  # fmt: skip
-    given = [name for name, value in elastic.items() if value is not None]
+    elastic = [(names.split(",")[0], args.__dict__[name]) for names, _, name, section, _ in _OPTIONS
+               if section == "elastic" and name not in _SECONDS]  # fmt: skip
+    given = [name for name, value in elastic if value is not None]
     if given and not is_elastic(args):
         say(f"without effect: {', '.join(given)}; --min-np or --host-discovery-script makes a job "
             "elastic")  # fmt: skip
@@ -228,15 +220,6 @@ def complete(options: dict[str, Any]) -> argparse.Namespace:
     return argparse.Namespace(**defaults | given)
 
 
-def count_of_ranks(value: int | str | None) -> int:
-    """The value of -np as a number of at least 1."""
-    if value is None:
-        raise LaunchError("how many ranks? Write -np N before the command")
-    if not re.fullmatch("0*[1-9][0-9]*", str(value)):
-        raise LaunchError(f"-np takes a whole number of at least 1, not {value!r}")
-    return int(value)
-
-
 def read_file(path: str, what: str) -> str:
     """The text of a file that the user names; `what` it is to be appears in the error."""
     try:
@@ -258,29 +241,27 @@ def _read_config(path: str, parser: argparse.ArgumentParser) -> argparse.Namespa
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise LaunchError(f"--config-file {path} is not YAML: {reason}") from None
-    args = argparse.Namespace()
+    words = []
     for name, _, _, section, _ in _SETTINGS:
         # In section "autotune", --autotune-log-file is "log_file", and --autotune is "enabled".
         key = name.removeprefix("log" if section == "logging" else section.replace("_", "-"))
         key = key.strip("-").replace("-", "_") or "enabled"
-        try:
+        with contextlib.suppress(KeyError, TypeError):  # the file doesn't say
             value = config[section][key]
-        except (KeyError, TypeError):  # the file doesn't say
-            continue
-        word = f"--{name}={value}"
-        if isinstance(value, bool):
-            word = f"--{name}" if value else f"--no-{name}"
-        try:
-            parser.parse_args([word] if value is not None else [], args)
-        except LaunchError:
-            raise LaunchError(f"{path}: {section}.{key} can't be {value!r}") from None
-    return args
+            if isinstance(value, bool):
+                words.append(f"--{name}" if value else f"--no-{name}")
+            elif value is not None:
+                words.append(f"--{name}={value}")
+    try:
+        return parser.parse_args(words)
+    except LaunchError as error:
+        raise LaunchError(f"--config-file {path}: {error}") from None
 
 
 def settings_environment(args: argparse.Namespace) -> dict[str, str]:
     """The HOROVOD_* variables that the given options stand for."""
     return {
-        f"HOROVOD_{variable}": _KINDS[kind][1](value)
+        f"HOROVOD_{variable}": _WRITTEN.get(kind, str)(value)
         for name, kind, variable, *_ in _SETTINGS
         if (value := getattr(args, name.replace("-", "_"))) is not None
     }

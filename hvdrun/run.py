@@ -7,14 +7,14 @@ from typing import Any, TextIO
 from hvdrun.errors import LaunchError
 from hvdrun.hosts import place
 from hvdrun.job import Job
-from hvdrun.options import complete, count_of_ranks, is_elastic, settings_environment
+from hvdrun.options import complete, is_elastic, settings_environment
 from hvdrun.prepare import Preparation
 from hvdrun.slurm import check_step
 
 
 def run_command(
     command: list[str],
-    np: int | str | None,
+    np: int | None,
     *,
     env: Mapping[str, str] | None = None,
     stdout: int | TextIO = 1,
@@ -29,7 +29,11 @@ def run_command(
     them. Raises LaunchError, before any rank starts, if the job can't start.
     """
     args = complete(options)
-    np = count_of_ranks(args.min_np if np is None else np)
+    np = args.min_np if np is None else np
+    if np is None:
+        raise LaunchError("how many ranks? Write -np N before the command")
+    if np < 1:
+        raise LaunchError(f"there must be at least 1 rank, and not {np}")
     environment = {**(os.environ if env is None else env), **settings_environment(args)}
     check_step(environment, np)
     preparation = Preparation(command, args, environment)

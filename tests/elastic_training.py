@@ -28,12 +28,14 @@ from mpi import ROOT, paths
 
 SAMPLES, BATCH, SEED = 240, 2, 5
 _MARK = "HVDLITE_ELASTIC_TEST"
+# The variables that name a job's folders in memory.
+FOLDERS = "HVDLITE_ELASTIC", "OMPI_MCA_btl_sm_backing_directory"
 LIMIT = 120  # seconds for anything, on a machine that is busy with other things
 PROGRAM = """
 import json, os, signal, sys, time
 import torch
 import horovod.torch as hvd
-from elastic_training import BATCH, SEED, model_and_data
+from elastic_training import BATCH, FOLDERS, SEED, model_and_data
 
 epochs, pause = int(sys.argv[1]), float(sys.argv[2])
 hvd.init()
@@ -47,6 +49,7 @@ raises = []
 signal.signal(signal.SIGUSR1, lambda *_: raises.append(1))
 signal.signal(signal.SIGUSR2, lambda *_: os._exit(3))
 rank_of_host = hvd.rank(), os.environ["HOROVOD_HOSTNAME"], os.getpid()
+print("folders", json.dumps([os.environ[name] for name in FOLDERS]), flush=True)
 print("ranks", json.dumps(hvd.allgather_object(rank_of_host)), flush=True)
 
 @hvd.elastic.run
@@ -125,6 +128,7 @@ class Training:
         self.mark = uuid.uuid4().hex
         self.ranks: list[tuple[int, str, int]] = []  # of this generation: rank, host, process
         self.steps = self.size = self.generations = 0
+        self.folders: set[str] = set()
         self.output: list[str] = []
         self.result: Any = None
         self.changed = threading.Condition()
@@ -156,6 +160,7 @@ class Training:
         names = sorted(os.listdir(self.folder.name))
         self.folder.cleanup()
         assert not left, left
+        assert not any(map(os.path.exists, self.folders)), self.folders
         assert {name for name in names if "torch" not in name} == {"hosts", "train.py"}, names
 
     def processes(self) -> list[psutil.Process]:
@@ -181,6 +186,8 @@ class Training:
                 self.output.append(line)
                 _, _, text = line.rpartition(">:")
                 match text.split(maxsplit=1):
+                    case ["folders", rest]:
+                        self.folders.update(json.loads(rest))
                     case ["ranks", rest]:
                         if line.startswith("[1,0]"):
                             self.ranks = json.loads(rest)
@@ -295,7 +302,9 @@ def main() -> None:
     if args.kills:
         seconds = sorted(kills(args.kills, args.seed))
         middle = seconds[len(seconds) // 2]
-        print(f"{len(seconds)} kills: median {middle:.2f} s, longest {seconds[-1]:.2f} s")
+        late = sum(each > 10 for each in seconds)
+        print(f"{len(seconds)} kills: median {middle:.2f} s, longest {seconds[-1]:.2f} s, "
+              f"{late} of them longer than 10 s; no process and no file is left")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -146,7 +146,10 @@ ALL = [
     Script("06", "mnist_torch.py", "torch", "mnist", lacks=("resume", "schedule"), own_lr=0.001),
     Script("07", "mnist_tensorflow.py", "tensorflow", "mnist", own_lr=0.001),
     Script("07", "mnist_tensorflow1.py", "tensorflow1", "mnist", own_lr=0.001),
-]
+    # Its strategy chooses the device and the number of threads, and each rank reads the checkpoint.
+    Script("06", "fashion_mnist_lightning.py", "torch", "fashion-mnist",
+           lacks=("device", "resume", "threads"), decays=True, own_lr=0.02),
+]  # fmt: skip
 LABS = sorted({script.lab for script in ALL})
 # What a student converts in a lab's notebook.
 BEGUN = {"05": "work/my_keras.py", "06": "work/my_torch.py", "07": "work/my_tensorflow.py"}

@@ -6,12 +6,18 @@ Each binding makes them callbacks of its Keras.
 from typing import Any
 
 
-class CommitState:
+class _OfState:
+    def __init__(self, state: Any):
+        super().__init__()
+        self.state = state
+
+
+class CommitState(_OfState):
     """Commits the state after so many batches, and at the end of each epoch."""
 
     def __init__(self, state: Any, batches_per_commit: int = 1):
-        super().__init__()
-        self.state, self.batches_per_commit = state, batches_per_commit
+        super().__init__(state)
+        self.batches_per_commit = batches_per_commit
         self._since = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -31,12 +37,8 @@ class CommitState:
         self.state.commit()
 
 
-class UpdateBatchState:
+class UpdateBatchState(_OfState):
     """Keeps the number of the last batch in `state.batch`, 0 between epochs."""
-
-    def __init__(self, state: Any):
-        super().__init__()
-        self.state = state
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.state.batch = batch
@@ -45,12 +47,8 @@ class UpdateBatchState:
         self.state.batch = 0
 
 
-class UpdateEpochState:
+class UpdateEpochState(_OfState):
     """Counts the epochs in `state.epoch`, over all starts of the training."""
-
-    def __init__(self, state: Any):
-        super().__init__()
-        self.state = state
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._before = self.state.epoch

@@ -4,6 +4,8 @@ Each host of such a job has a folder in memory, which horovodrun makes and remov
 host writes there what its state keeps at a commit. The ranks of the next generation begin with the
 newest of these; since a commit ends with a collective call, no host is more than one behind.
 Horovodrun writes there which changes of the hosts there have been.
+
+Where the user names a folder on disk, the first rank writes into that one, too, in any job.
 """
 
 import io
@@ -22,6 +24,7 @@ from hvdlite.runtime.ends import tell_launcher
 if TYPE_CHECKING:
     from hvdlite.elastic.state import State
 
+_DISK = "HVDLITE_ELASTIC_STATE"  # the variable with the user's folder
 _NUMBER = struct.Struct("<q")  # of the commit, before what it keeps
 
 
@@ -38,15 +41,21 @@ def folder() -> Path | None:
 
 
 def keep(state: "State") -> None:
-    """Write what the state keeps, as the newest commit of this host."""
-    host = folder()
-    if host is None or local_rank() != 0:
-        return
-    new = host / f"state.{os.getpid()}"
-    with new.open("wb") as file:
-        file.write(_NUMBER.pack(state._commits))
-        state._write_kept(file)
-    new.replace(host / "state")
+    """Write what the state keeps, as the newest commit of this host, and on disk.
+
+    The one before stays until all is written. OSError if the user's folder can't be written.
+    """
+    for variable, number in ((launchers.ELASTIC, local_rank()), (_DISK, rank())):
+        if number == 0 and (name := os.environ.get(variable)):
+            if variable is _DISK:
+                Path(name).mkdir(parents=True, exist_ok=True)
+            new = Path(name, f"state.{rank()}")
+            with new.open("wb") as file:
+                file.write(_NUMBER.pack(state._commits))
+                state._write_kept(file)
+                file.flush()
+                os.fsync(file.fileno())  # or the new name may come to the disk first
+            new.replace(Path(name, "state"))
 
 
 def recall(state: "State") -> bool:
@@ -54,24 +63,28 @@ def recall(state: "State") -> bool:
 
     A call of all ranks.
     """
-    host = folder()
-    if host is None:
+    names = filter(None, map(os.environ.get, (launchers.ELASTIC, _DISK)))
+    found = [(_number(path), path) for path in (Path(name, "state") for name in names)]
+    if not found:
         return False
-    try:
-        with (host / "state").open("rb") as file:
-            (number,) = _NUMBER.unpack(file.read(_NUMBER.size))
-    except FileNotFoundError:
-        number = 0
+    number, path = max(found)
     numbers = allgather_object(number)
-    newest = max(numbers)
-    if not newest:
+    if not (newest := max(numbers)):
         return False
     root = numbers.index(newest)
-    content = (host / "state").read_bytes() if rank() == root else None
-    content = broadcast_object(content, root)
+    content = broadcast_object(path.read_bytes() if rank() == root else None, root)
     state._commits = newest
     state._read_kept(io.BytesIO(content[_NUMBER.size :]))
     return True
+
+
+def _number(path: Path) -> int:
+    """The number of the commit in this file; 0 without one."""
+    try:
+        with path.open("rb") as file:
+            return _NUMBER.unpack(file.read(_NUMBER.size))[0]
+    except FileNotFoundError:
+        return 0
 
 
 def leave() -> Restart:

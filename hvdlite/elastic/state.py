@@ -23,6 +23,8 @@ from hvdlite.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 class State:
     """What must not be lost when training begins anew.
 
+    A subclass has `save`, `restore` and `sync`. What `save` assigns to the state's attributes is
+    kept for the processes that come after this one.
     `bcast_object(value)` gives the root's value on every rank, `get_rank()` this one's number.
     """
 
@@ -30,6 +32,7 @@ class State:
         self._bcast_object, self._rank = bcast_object, get_rank
         self._reset_callbacks: list[Callable[[], None]] = []
         self._commits = 0
+        self._assigned: set[str] | frozenset[str] = frozenset()  # attributes, by `save`
         self._host_messages = restart.HostMessages()
         self._last_updated_timestamp = 0.0
 
@@ -52,10 +55,20 @@ class State:
 
         Raises HostsUpdatedInterrupt as `check_host_updates` does.
         """
+        self._commit()
+        self.check_host_updates()
+
+    def _commit(self) -> None:
+        self._assigned = set()
         self.save()
+        self._assigned = frozenset(self._assigned)  # what is assigned later does not count
         self._commits += 1
         restart.keep(self)
-        self.check_host_updates()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(assigned := vars(self).get("_assigned"), set):
+            assigned.add(name)
+        super().__setattr__(name, value)
 
     def check_host_updates(self) -> None:
         """Raise HostsUpdatedInterrupt, on all ranks, if hosts have come or gone.
@@ -70,9 +83,8 @@ class State:
             timestamp, change = self._host_messages.get()
             if timestamp > latest:
                 latest, changes = timestamp, changes | change
-        before, self._last_updated_timestamp, changes = self._bcast_object(
-            (before, latest, changes)
-        )
+        roots = self._bcast_object((before, latest, changes))
+        before, self._last_updated_timestamp, changes = roots
         if self._last_updated_timestamp > before:
             raise HostsUpdatedInterrupt(skip_sync=changes == 1)
 
@@ -92,13 +104,15 @@ class State:
         """For subclasses that must do something after a new start."""
 
     def _kept(self) -> Any:
-        """What `save` has copied, which goes to the next processes of an elastic job."""
-        raise NotImplementedError(f"{type(self).__name__} can't outlive its process: use the "
-                                  "states of hvd.elastic, or a subclass of them")  # fmt: skip
+        """What goes to the next processes of an elastic job: the attributes that `save` assigns."""
+        if not self._assigned:
+            raise NotImplementedError(f"{type(self).__name__}.save() assigns nothing to the "
+                                      "state's attributes, so nothing is kept")  # fmt: skip
+        return {name: vars(self)[name] for name in self._assigned}
 
     def _take(self, kept: Any) -> None:
         """Have saved this instead."""
-        raise NotImplementedError
+        vars(self).update(kept)
 
     def _write_kept(self, file: BinaryIO) -> None:
         cloudpickle.dump(self._kept(), file)
@@ -132,12 +146,6 @@ class ObjectState(State):
         if self._saved_state:
             self._saved_state = self._bcast_object(self._saved_state)
             ObjectState.restore(self)
-
-    def _kept(self) -> Any:
-        return self._saved_state
-
-    def _take(self, kept: Any) -> None:
-        self._saved_state = kept
 
 
 def _copy(value: Any) -> Any:
@@ -174,9 +182,7 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
                 return func(state, *args, **kwargs)
             except HostsUpdatedInterrupt:
                 if elastic:  # the state goes on as it is now
-                    state.save()
-                    state._commits += 1
-                    restart.keep(state)
+                    state._commit()
                     raise restart.leave() from None
             except Exception as error:
                 if not _is_internal(error):

@@ -35,13 +35,6 @@ class VariablesState(ObjectState):
         self._write(self._values)
         super().sync()
 
-    def _kept(self) -> Any:
-        return self._values, super()._kept()
-
-    def _take(self, kept: Any) -> None:
-        self._values, objects = kept
-        super()._take(objects)
-
     def _get(self, variable: Any) -> np.ndarray:
         return variable.numpy()
 

@@ -4,13 +4,19 @@ It owns the job's folder on its machine, in memory, where the ranks keep what th
 are its forks, so that it sees at once how they end, and that they need not import their framework
 anew: the agent has done it once. It ends, with all ranks and the folder, when its input does.
 
-The launcher writes a line of JSON for each order, and reads lines of words:
+Each line from the launcher is an order:
+
+    start NUMBER JSON       ranks of this generation may ask now; the variables of each
+    change TIME KIND        hosts have come or gone
+    signal NUMBER           to all ranks
+    kill                    leave no rank of this generation
+
+Lines to the launcher are the ranks' own reports as they are, and
 
     up                      ranks may ask now
-    end RANK STATUS         a rank's exit code, -N for signal N, "stopped" (for too long), or
-                            "silent" (0 without a goodbye)
-    said WORD ...           what a rank of this machine tells the launcher
-    idle                    no rank of the generation that was to be killed is left
+    ended RANK STATUS       a rank's exit code, -N for signal N
+    stopped RANK            it is killed, as somebody has stopped it, and it did not go on
+    idle                    no rank is left
 """
 
 import contextlib
@@ -29,6 +35,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from io import FileIO
 from types import TracebackType
 
@@ -39,14 +46,12 @@ _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 _STOPPED_SECONDS = 10  # that a rank may be stopped, by SIGSTOP, before it counts as failed
 
 
+@dataclass
 class Rank:
-    """A fork: its number, the line to its asker, and since when it is stopped."""
+    """A fork, and since when it is stopped."""
 
-    def __init__(self, number: int, asker: socket.socket):
-        self.number, self.asker = number, asker
-        self.stopped_since = float("inf")
-        self.was_stopped = False
-        self.words: set[str] = set()  # of "here", "again", "end": what it has told the launcher
+    number: int
+    stopped_since: float = float("inf")
 
 
 class Agent:
@@ -58,7 +63,7 @@ class Agent:
         self.generation = -1
         self.variables: dict[str, dict[str, str]] = {}  # of each rank, besides mpirun's
         self.ranks: dict[int, Rank] = {}  # by their process ids
-        self.held: list[tuple[socket.socket, int]] = []  # askers that don't know of a failure yet
+        self.askers: list[socket.socket] = []  # for ranks of this generation
         self.orders = b""
         os.makedirs(folder, 0o700, exist_ok=True)
         for name in ("report", "socket"):
@@ -68,18 +73,18 @@ class Agent:
         self.out, self.input = FileIO(os.dup(1), "w"), FileIO(0, "r", closefd=False)
         os.dup2(2, 1)  # what imports print
         self.reports = FileIO(f"{folder}/report", "r+")
+        os.set_blocking(self.reports.fileno(), False)
         self.server = socket.socket(socket.AF_UNIX)
         self.server.bind(f"{folder}/socket")
         self.server.listen(1024)
         self.events = selectors.DefaultSelector()
         for file in (self.input, self.reports, self.server):
             self.events.register(file, selectors.EVENT_READ)
-        self.tell("up")
+        self._tell(b"up\n")
 
-    def tell(self, *words: object) -> None:
-        """Tell the launcher; it may have gone."""
-        with contextlib.suppress(OSError):
-            self.out.write(" ".join(map(str, words)).encode() + b"\n")
+    def _tell(self, text: bytes) -> None:
+        with contextlib.suppress(OSError):  # the launcher has gone
+            self.out.write(text)
 
     def serve(self) -> dict | None:
         """Start ranks until the input ends; returns None then, and in each fork what to be."""
@@ -90,131 +95,89 @@ class Agent:
                         return request
                 elif key.fileobj is self.reports:
                     self._pass_reports()
-                elif key.fileobj is self.input:
-                    data = self.input.read(1 << 16)
-                    if not data:
-                        self._kill_ranks()
-                        shutil.rmtree(self.folder, ignore_errors=True)
-                        return None
+                elif data := self.input.read(1 << 16):
                     *orders, self.orders = (self.orders + data).split(b"\n")
                     for order in orders:
-                        self._obey(**json.loads(order))
+                        self._obey(*order.decode().split(maxsplit=2))
                 else:
-                    self._pass_signals(key.fileobj, key.data)
+                    self._kill_ranks()
+                    shutil.rmtree(self.folder, ignore_errors=True)
+                    return None
             self._look_after_ranks()
 
-    def _obey(self, order: str, generation: int = 0, variables: dict | None = None,
-              change: str = "") -> None:  # fmt: skip
-        with open(f"{self.folder}/hosts", "w" if order == "start" else "a") as file:
-            file.write(change)
-        if order == "start":
-            self.generation, self.variables = generation, variables
-        elif order == "kill":
+    def _obey(self, order: str, *words: str) -> None:
+        if order == "change":
+            with open(f"{self.folder}/hosts", "a") as file:
+                print(*words, file=file)
+        elif order == "start":
+            self.generation, self.variables = int(words[0]), json.loads(words[1])
+            open(f"{self.folder}/hosts", "w").close()
+        elif order == "signal":
+            for pid in self.ranks:
+                os.killpg(pid, int(words[0]))
+        else:
             self.generation = -1
             self._kill_ranks()
-            self._pass_reports()
-            self.tell("idle")
+            self._tell(b"idle\n")
 
     def _fork(self, asker: socket.socket) -> dict | None:
         _, files, _, _ = socket.recv_fds(asker, len(b"files"), 3)
         request = json.loads(asker.makefile().readline())
-        environment = request["environment"]
-        number = rank_of(environment)
+        self.askers.append(asker)
+        number = rank_of(request["environment"])
         if request["generation"] != self.generation:
-            pid = None
-        elif not (pid := os.fork()):
+            self.askers.pop().close()
+        elif pid := os.fork():
+            with contextlib.suppress(OSError):  # it has done so itself, and become another program
+                os.setpgid(pid, pid)
+            self.ranks[pid] = Rank(number)
+        else:
             ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
             os.setpgid(0, 0)
-            for file in (self.out, self.reports, self.server, self.events, asker):
+            for file in (self.out, self.reports, self.server, self.events, *self.askers):
                 file.close()
-            for rank in self.ranks.values():
-                rank.asker.close()
-            environment.update(self.variables.get(str(number), {}))
-            environment |= {ELASTIC: self.folder, REPORT: f"{self.folder}/report"}
+            request["environment"] |= self.variables.get(str(number), {})
+            request["environment"] |= {ELASTIC: self.folder, REPORT: f"{self.folder}/report"}
             return request | {"files": files}
         for file in files:
             os.close(file)
-        if pid is None:
-            asker.close()
-            return None
-        with contextlib.suppress(OSError):  # it has done so itself, and become another program
-            os.setpgid(pid, pid)
-        self.ranks[pid] = Rank(number, asker)
-        self.events.register(asker, selectors.EVENT_READ, pid)
         return None
 
-    def _pass_signals(self, asker: socket.socket, pid: int) -> None:
-        """Signal a rank as its asker was; kill it where that one has ended."""
-        try:
-            numbers = asker.recv(1 << 10).split()
-        except OSError:
-            numbers = []
-        if not numbers:
-            self.events.unregister(asker)
-        for number in numbers or [signal.SIGKILL]:
-            self._signal(pid, int(number))
-
     def _look_after_ranks(self) -> None:
-        flags = os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG | os.WNOWAIT
+        flags, now = os.WNOHANG | os.WUNTRACED | os.WCONTINUED, time.monotonic()
         for pid, rank in list(self.ranks.items()):
-            seen = os.waitid(os.P_PID, pid, flags)
-            if seen is None:
-                if time.monotonic() - rank.stopped_since > _STOPPED_SECONDS:
-                    rank.was_stopped, rank.stopped_since = True, float("inf")
-                    self._signal(pid, signal.SIGKILL)
-            elif seen.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED):
-                stopped = seen.si_code == os.CLD_STOPPED
-                rank.stopped_since = time.monotonic() if stopped else float("inf")
-                os.waitid(os.P_PID, pid, os.WSTOPPED if stopped else os.WCONTINUED)
-            else:
-                self._end(pid)
+            changed, status = os.waitpid(pid, flags)
+            if changed and os.WIFSTOPPED(status):
+                rank.stopped_since = now
+            elif changed and os.WIFCONTINUED(status):
+                rank.stopped_since = float("inf")
+            elif changed:
+                self._end(pid, status)
+            elif now - rank.stopped_since > _STOPPED_SECONDS:
+                self._tell(b"stopped %d\n" % rank.number)
+                rank.stopped_since = float("inf")
+                os.killpg(pid, signal.SIGKILL)
 
-    def _end(self, pid: int) -> None:
-        """Take leave of a rank that has ended, or ends now.
+    def _end(self, pid: int, status: int) -> None:
+        """Take leave of a rank that has ended.
 
-        mpirun learns of a failure only when the generation ends, as it would stop the others.
+        mpirun learns of it only when the generation ends, as it would stop the others.
         """
         with contextlib.suppress(OSError):  # its own children
             os.killpg(pid, signal.SIGKILL)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         self._pass_reports()  # its last words come first
-        rank = self.ranks.pop(pid)
-        how: int | str = "stopped" if rank.was_stopped else status
-        if status == 0 and rank.words == {"here"} and len(self.variables) > 1:
-            status, how = 1, "silent"  # the others wait for it
-        self.tell("end", rank.number, how)
-        with contextlib.suppress(KeyError):
-            self.events.unregister(rank.asker)
-        if status:
-            self.held.append((rank.asker, status))
-        else:
-            self._answer(rank.asker, status)
-
-    def _answer(self, asker: socket.socket, status: int) -> None:
-        with contextlib.suppress(OSError), asker:
-            asker.sendall(b"%d\n" % status)
+        code = os.waitstatus_to_exitcode(status)
+        self._tell(b"ended %d %d\n" % (self.ranks.pop(pid).number, code))
 
     def _kill_ranks(self) -> None:
         for pid in list(self.ranks):
-            self._signal(pid, signal.SIGKILL)
-            self._end(pid)
-        for asker, status in self.held:
-            self._answer(asker, status)
-        self.held.clear()
-
-    def _signal(self, pid: int, number: int) -> None:
-        for send in (os.killpg, os.kill):  # it may not lead its group yet
-            with contextlib.suppress(OSError):
-                return send(pid, number)
+            os.killpg(pid, signal.SIGKILL)
+            self._end(pid, os.waitpid(pid, 0)[1])
+        while self.askers:
+            self.askers.pop().close()
 
     def _pass_reports(self) -> None:
-        os.set_blocking(self.reports.fileno(), False)
-        for line in (self.reports.read(1 << 16) or b"").decode().splitlines():
-            self.tell("said", line)
-            word, number, *_ = line.split()
-            for rank in self.ranks.values():
-                if rank.number == int(number):
-                    rank.words.add(word)
+        self._tell(self.reports.read(1 << 16) or b"")
 
 
 def _become(command: list[str], environment: dict, folder: str, files: list[int], **_: object):

@@ -1,13 +1,13 @@
 """The launcher's side of the agents: one process on each machine, on others through ssh."""
 
 import contextlib
-import json
+import queue
 import secrets
-import selectors
 import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,94 +31,92 @@ class Agents:
         self.args, self.environment, self.modules = args, environment, modules
         self.folder = f"{memory_folder(environment)}/hvd-{secrets.token_hex(8)}"
         self.processes: dict[str, subprocess.Popen] = {}  # by machine
-        self._rest: dict[str, bytes] = {}
-        self._lost: set[str] = set()
-        self._selector = selectors.DefaultSelector()
+        self._said: queue.SimpleQueue[tuple[subprocess.Popen, str, list[str]]] = queue.SimpleQueue()
 
-    def __enter__(self) -> "Agents":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End them, with their ranks and folders."""
         for process in self.processes.values():
             with contextlib.suppress(OSError):
                 process.stdin.close()
         for process in self.processes.values():
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_IDLE_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        for machine in list(self.processes):
+            self._drop(machine)
         shutil.rmtree(self.folder, ignore_errors=True)  # if somebody has killed this one's agent
 
-    def start(self, machines: Sequence[str]) -> list[str]:
+    def start(self, machines: Sequence[str]) -> set[str]:
         """Have an agent on each of these machines; returns those on which there is none."""
         new = [name for name in machines if name not in self.processes]
         for machine in new:
             self._start(machine)
-        up: set[str] = set()
-        until = time.monotonic() + self.args.start_timeout
-        while not up | self._lost >= set(new) and time.monotonic() < until:
-            up |= {machine for machine, words in self.read(0.1) if words == ["up"]}
-        failed = [name for name in new if name not in up]
-        for machine in failed:
-            self.drop(machine)
-        return failed
+        return self._wait_for("up", new, self.args.start_timeout)
 
     def _start(self, machine: str) -> None:
         words = [sys.executable, "-m", "hvdrun.elastic.agent", self.folder, *self.modules]
-        environment = None
+        environment = self.environment
         if machine == THIS_MACHINE:
-            environment = self.environment
+            pass
         elif "SLURM_JOB_ID" in self.environment:
-            environment, words = self.environment, [*_SRUN, machine, *words]
+            words = [*_SRUN, machine, *words]
         else:
             travels = [f"{n}={self.environment[n]}" for n in _TRAVELS if n in self.environment]
             words = [*_SSH, *ssh_options(self.args), machine, shlex.join(["env", *travels, *words])]
+            environment = None
         pipe = subprocess.PIPE
         try:
             process = subprocess.Popen(
-                words, env=environment, stdin=pipe, stdout=pipe, bufsize=0, start_new_session=True
-            )
+                words, env=environment, stdin=pipe, stdout=pipe, text=True, errors="replace",
+                start_new_session=True,
+            )  # fmt: skip
         except OSError as error:
             raise LaunchError(f"can't start {words[0]}: {error.strerror}") from None
-        self.processes[machine], self._rest[machine] = process, b""
-        self._lost.discard(machine)
-        self._selector.register(process.stdout, selectors.EVENT_READ, machine)
+        self.processes[machine] = process
+        threading.Thread(target=self._listen, args=(process, machine), daemon=True).start()
 
-    def drop(self, machine: str) -> None:
+    def _listen(self, process: subprocess.Popen, machine: str) -> None:
+        with process.stdout as lines:
+            for line in lines:
+                self._said.put((process, machine, line.split()))
+        self._said.put((process, machine, ["lost"]))
+
+    def _drop(self, machine: str) -> None:
         """Forget a machine that has gone, or gives no answer."""
         process = self.processes.pop(machine)
-        if machine not in self._lost:
-            self._selector.unregister(process.stdout)
-        self._lost.discard(machine)
         process.kill()
         process.wait()
-        process.stdin.close()
-        process.stdout.close()
+        with contextlib.suppress(OSError):  # what it has not read
+            process.stdin.close()
 
-    def tell(self, **order: object) -> None:
+    def tell(self, *order: object) -> None:
         """Give all agents an order."""
         for process in self.processes.values():
             with contextlib.suppress(OSError):  # it is gone, which `read` tells
-                process.stdin.write(json.dumps(order).encode() + b"\n")
+                print(*order, file=process.stdin, flush=True)
 
     def read(self, seconds: float = 0) -> Iterator[tuple[str, list[str]]]:
-        """What agents have said, in words; ["lost"] of one that has ended."""
-        for key, _ in self._selector.select(seconds):
-            data = key.fileobj.read(1 << 16)
-            if not data:
-                self._selector.unregister(key.fileobj)
-                self._lost.add(key.data)
-                yield key.data, ["lost"]
-            *lines, self._rest[key.data] = (self._rest[key.data] + data).split(b"\n")
-            for line in lines:
-                yield key.data, line.decode().split()
+        """What agents have said, in words; ["lost"] of one that has ended, which is forgotten."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                process, machine, words = self._said.get(timeout=seconds)
+                if self.processes.get(machine) is process:
+                    if words == ["lost"]:
+                        self._drop(machine)
+                    yield machine, words
+
+    def _wait_for(self, word: str, machines: Sequence[str], seconds: float) -> set[str]:
+        """Wait until these agents have said a word; those that don't are forgotten, and returned.
+
+        What else they say is dropped.
+        """
+        silent, until = set(machines), time.monotonic() + seconds
+        while silent & self.processes.keys() and time.monotonic() < until:
+            silent -= {machine for machine, words in self.read(0.1) if words == [word]}
+        for machine in silent & self.processes.keys():
+            self._drop(machine)
+        return silent
 
     def kill_ranks(self) -> None:
         """Leave no rank on any machine; machines that don't answer are forgotten."""
-        self.tell(order="kill")
-        busy = set(self.processes) - self._lost
-        until = time.monotonic() + _IDLE_SECONDS
-        while busy and time.monotonic() < until:
-            busy -= {machine for machine, words in self.read(0.1) if words in (["idle"], ["lost"])}
-        for machine in busy | self._lost:
-            self.drop(machine)
+        self.tell("kill")
+        self._wait_for("idle", list(self.processes), _IDLE_SECONDS)

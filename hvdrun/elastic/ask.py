@@ -1,18 +1,15 @@
 """What mpirun starts for each rank of an elastic job: it asks this machine's agent for the rank.
 
 Run by its path and without any package, as it shall start at once. It hands its environment and
-its files to the agent, which forks the rank; it passes signals on, and ends as the rank does.
+its files to the agent, which forks the rank, and ends when the agent lets go of it. How the rank
+has ended the agent tells the launcher, and mpirun need not know.
 """
 
 import contextlib
 import json
 import os
-import resource
-import signal
 import socket
 import sys
-
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main(folder: str, generation: str, *command: str) -> None:
@@ -23,20 +20,9 @@ def main(folder: str, generation: str, *command: str) -> None:
                    "folder": os.getcwd(), "command": command}  # fmt: skip
         socket.send_fds(line, [b"files"], [0, 1, 2])
         line.sendall(json.dumps(request).encode() + b"\n")
-
-        def pass_on(number: int, _: object) -> None:
-            with contextlib.suppress(OSError):
-                line.send(b"%d\n" % number)
-
-        for number in _PASSED_ON:
-            signal.signal(number, pass_on)
-        status = int(line.recv(16) or 1)
-    if status < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank has left its own
-        if -status not in (signal.SIGKILL, signal.SIGSTOP):
-            signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    os._exit(status)
+        with contextlib.suppress(OSError):
+            line.recv(1)
+    os._exit(0)
 
 
 if __name__ == "__main__":

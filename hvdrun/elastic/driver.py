@@ -1,23 +1,29 @@
 """The loop of an elastic job: wait for hosts, run a generation, see how it ended, once more."""
 
 import ast
+import contextlib
+import json
+import re
 import sys
 import time
 from argparse import Namespace
 from collections import Counter
+from pathlib import Path
 from typing import TextIO
 
 from hvdrun.elastic import ask
 from hvdrun.elastic.agents import Agents
-from hvdrun.elastic.generation import Failure, Generation
+from hvdrun.elastic.generation import Generation
 from hvdrun.elastic.hosts import Pool, Slot, machine_of
 from hvdrun.errors import LaunchError, say
+from hvdrun.failure import Failure
 from hvdrun.prepare import Preparation
 
 _WAIT_SECONDS = 0.1  # between two looks at the hosts
-# What takes seconds to import, for each rank anew, and can be imported before a fork.
-_SLOW = {"torch": ("torch", "torch._dynamo"), "tensorflow": ("tensorflow",),
-         "keras": ("keras",), "tf_keras": ("tf_keras",)}  # fmt: skip
+# What takes seconds to import, for each rank anew, and can be imported before a fork; and the word
+# in a program's imports by which it is known.
+_SLOW = {"torch": "torch", "torch._dynamo": "torch", "tensorflow": "tensorflow", "keras": "keras",
+         "tf_keras": "tf_keras", "hvdlite.torch": r"(hvdlite|horovod)\.torch"}  # fmt: skip
 
 
 def run(preparation: Preparation, np: int, out: int | TextIO, err: int | TextIO) -> int:
@@ -30,12 +36,11 @@ def run(preparation: Preparation, np: int, out: int | TextIO, err: int | TextIO)
     least = args.min_np or np
     if args.max_np and args.max_np < max(np, least):
         raise LaunchError(f"--max-np {args.max_np} is less than {max(np, least)}, the ranks wanted")
-    pool = Pool(args, np, environment)
-    with Agents(args, environment, slow_modules(preparation)) as agents:
-        try:
-            return Driver(preparation, least, pool, agents).run(np, out, err)
-        finally:
-            pool.discovery.close()
+    with (
+        contextlib.closing(Pool(args, np, environment)) as pool,
+        contextlib.closing(Agents(args, environment, slow_modules(preparation))) as agents,
+    ):
+        return Driver(preparation, least, pool, agents).run(np, out, err)
 
 
 class Driver:
@@ -52,24 +57,22 @@ class Driver:
         while True:
             try:
                 slots = self._wait(need, number)
+                if number:
+                    places = Counter(slot.host for slot in slots)
+                    seen = ",".join(f"{host}:{count}" for host, count in places.items())
+                    ranks = "1 rank" if len(slots) == 1 else f"{len(slots)} ranks"
+                    say(f"going on with {ranks} ({seen})")
+                generation = Generation(number, slots, self.pool, self.agents, self.args, out, err)
+                self._run(generation)
+                if generation.stopped_by:
+                    return 128 + generation.stopped_by
+                if not generation.failures and not generation.again:
+                    return 0
+                self._leave_out_failed(generation)
             except LaunchError as error:
-                if not number:
-                    raise
+                if not number and not self.last.text:
+                    raise  # it has not begun
                 say(f"{self.last.text} {error}".strip())
-                return self.last.code
-            if number:
-                places = Counter(slot.host for slot in slots)
-                seen = ",".join(f"{host}:{count}" for host, count in places.items())
-                ranks = "1 rank" if len(slots) == 1 else f"{len(slots)} ranks"
-                say(f"going on with {ranks} ({seen})")
-            generation = Generation(number, slots, self.pool, self.agents, self.args, out, err)
-            self._run(generation)
-            if generation.stopped_by:
-                return 128 + generation.stopped_by
-            if not generation.failures and not generation.again:
-                return 0
-            if text := self._reason_to_end(generation):
-                say(f"{self.last.text} {text}".strip())
                 return self.last.code
             number, need = number + 1, self.least
 
@@ -114,7 +117,7 @@ class Driver:
 
     def _run(self, generation: Generation) -> None:
         number, slots = generation.number, generation.slots
-        self.agents.tell(order="start", generation=number, variables=self.pool.variables(slots))
+        self.agents.tell("start", number, json.dumps(self.pool.variables(slots)))
         placed = list(Counter(slot.machine for slot in slots).items())
         words = [sys.executable, "-S", "-E", ask.__file__, self.agents.folder, str(number)]
         try:
@@ -122,8 +125,8 @@ class Driver:
         finally:
             self.agents.kill_ranks()
 
-    def _reason_to_end(self, generation: Generation) -> str:
-        """Why there is no further generation, if there is none. Hosts that failed are left out."""
+    def _leave_out_failed(self, generation: Generation) -> None:
+        """Leave out hosts that failed; LaunchError if there is no further generation."""
         failures, slots = generation.failures, generation.slots
         for rank, failure in failures.items():
             self.last = failure
@@ -133,36 +136,27 @@ class Driver:
         for rank in generation.early:
             self.last = Failure(1, f"rank {rank} ended early, with code 0, while others still "
                                    "waited for it.")  # fmt: skip
-            return "All ranks must make the same number of steps."
+            raise LaunchError("All ranks must make the same number of steps.")
         if len(failures) == len(slots) and all(0 < f.code < 128 for f in failures.values()):
-            return "All ranks have failed."
+            raise LaunchError("All ranks have failed.")
         if all(self.pool.is_lost(slot.host) for slot in slots):
-            return "All hosts have failed (--blacklist-cooldown-range lets them come back)."
-        if self.args.reset_limit is not None and generation.number >= self.args.reset_limit:
-            limit = self.args.reset_limit
-            return f"The ranks have started anew as often as --reset-limit {limit} lets them."
-        return ""
+            raise LaunchError("All hosts have failed (--blacklist-cooldown-range lets them come "
+                              "back).")  # fmt: skip
+        limit = self.args.reset_limit
+        if limit is not None and generation.number >= limit:
+            raise LaunchError("The ranks have started anew as often as --reset-limit "
+                              f"{limit} lets them.")  # fmt: skip
 
 
 def slow_modules(preparation: Preparation) -> list[str]:
     """What a Python script imports that takes long, as far as that can be imported before it runs:
     not what comes after a change of the environment, on which it may depend."""
-    found: dict[str, None] = {}
-    try:
-        with open(preparation.script or "") as file:
-            text = file.read()
-        for node in ast.parse(text).body:
-            if "environ" in (ast.get_source_segment(text, node) or ""):
+    imports = ""
+    with contextlib.suppress(OSError, ValueError, SyntaxError):  # a rank will say it better
+        for node in ast.parse(Path(preparation.script or "").read_text()).body:
+            text = ast.unparse(node)
+            if "environ" in text:
                 break
-            names = [alias.name for alias in getattr(node, "names", []) if hasattr(alias, "name")]
-            if isinstance(node, ast.ImportFrom):
-                names = [node.module or ""]
-            elif not isinstance(node, ast.Import):
-                continue
-            for part in ".".join(names).split("."):
-                found |= dict.fromkeys(_SLOW.get(part, ()))
-            if {"horovod.torch", "hvdlite.torch"} & set(names):
-                found["hvdlite.torch"] = None
-    except (OSError, ValueError, SyntaxError):
-        pass
-    return list(found)
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                imports += f"{text}\n"
+    return [name for name, word in _SLOW.items() if re.search(rf"\b{word}\b", imports)]

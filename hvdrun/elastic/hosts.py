@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hvdrun.errors import LaunchError, say
-from hvdrun.hosts import THIS_MACHINE, Hosts, is_local, parse_hosts, read_hostfile
-from hvdrun.schedulers import Allocation, allocation
+from hvdrun.hosts import THIS_MACHINE, Hosts, is_local, named, parse_hosts
 
 _ASK_SECONDS = 1.0  # between two calls of the script
 REMOVED, ADDED = 1, 2  # what has changed, in Horovod's numbers; 3 is both
@@ -56,13 +55,8 @@ class Discovery:
                 self.words[0] = os.path.abspath(self.words[0])
             self.found = self._ask()
             threading.Thread(target=self._ask_again, daemon=True).start()
-        elif args.hosts is not None:
-            self.found = self._read(parse_hosts(args.hosts))
-        elif args.hostfile is not None:
-            self.found = self._read(read_hostfile(args.hostfile))
         else:
-            given = allocation(environment) or Allocation("this machine", [(THIS_MACHINE, np)])
-            self.found = self._read(given.hosts)
+            self.found = self._read(named(args, np, environment)[0])
 
     def _read(self, hosts: Hosts) -> dict[str, int]:
         return {name: self.slots if slots is None else slots for name, slots in hosts}
@@ -114,6 +108,10 @@ class Pool:
         self.out_for: dict[str, float] = {}
         self.order: list[str] = []
         self.first_ranks: dict[Slot, int] = {}
+
+    def close(self) -> None:
+        """Ask for hosts no more."""
+        self.discovery.close()
 
     def slots(self) -> list[Slot]:
         """The slots for a generation that would start now, in the order of its ranks."""

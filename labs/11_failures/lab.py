@@ -8,7 +8,8 @@
 # - read what a job says when a rank dies, skips a collective, or brings another shape;
 # - keep a NaN on one rank from ruining all of them;
 # - write checkpoints that are whole, and written once;
-# - resume a training, with fewer ranks if need be.
+# - resume a training, with fewer ranks if need be;
+# - let a training go on by itself when a rank dies.
 #
 # **Time**: 60 minutes.
 #
@@ -562,6 +563,124 @@ with Check("go on where it stopped") as check:
 # </details>
 
 # %% [markdown]
+# ## Going on without it
+#
+# With a checkpoint somebody must start the job again. An *elastic* job does that by itself: when a rank dies, the others start anew within seconds and go on from what they have committed last, which lies in the memory of their hosts.
+#
+# - `hvd.elastic.TorchState` holds what must not be lost. Its values are attributes, such as `state.epoch`.
+# - `state.commit()` keeps all of it as it is now.
+# - A function that is wrapped by `hvd.elastic.run` is called again after each loss, on the ranks that are left, with the state of the last commit. So it has to go on from there, and not from 0.
+#
+# The job below is what `horovodrun -np 3 --min-np 2 -H localhost:2,127.0.0.1:1 python train.py` starts: three ranks on two hosts, which here are two names of your machine. A host whose rank dies is left out.
+
+
+# %%
+def elastic_training(keep_going, folder, pause=0.0):
+    """A training in which rank 2 is killed in epoch 4; the losses, and who trained each epoch."""
+    import os
+    import signal
+    import time
+    from pathlib import Path
+
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    torch.manual_seed(1)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    images = torch.randn(240, 8, generator=torch.Generator().manual_seed(7))
+    truth = images.sum(1, keepdim=True)
+    state = hvd.elastic.TorchState(model, optimizer, epoch=0, losses=[], trained=[])
+
+    def one_epoch(epoch):
+        """Train one epoch; the mean loss of all ranks."""
+        killed = Path(folder, "killed")
+        if epoch == 4 and hvd.rank() == 2 and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(pause)
+        total = torch.zeros(())
+        for step in range(10):
+            mine = slice(24 * step + hvd.rank(), 24 * (step + 1), hvd.size())
+            optimizer.zero_grad()
+            loss = (model(images[mine]) - truth[mine]).square().mean()
+            loss.backward()
+            optimizer.step()
+            total += loss.detach() / 10
+        state.trained.append((epoch, hvd.size()))
+        if len(state.trained) > 40:
+            raise RuntimeError("keep_going() trains on and on; does it count state.epoch?")
+        return hvd.allreduce(total, name="loss").item()
+
+    print(f"rank {hvd.rank()} of {hvd.size()} is process {os.getpid()}")
+    hvd.elastic.run(keep_going)(state, one_epoch)
+    return state.losses, state.trained
+
+
+# %% [markdown] exercise="elastic"
+# ## Exercise: the training goes on
+# goal: Write a training loop that survives the death of a rank.
+# minutes: 8
+# difficulty: 2
+# importance: core
+#
+# Write `keep_going(state, one_epoch)`, which trains until 12 epochs are done. `one_epoch(state.epoch)` trains one and returns its loss, which belongs at the end of the list `state.losses`.
+# Count `state.epoch`, and commit after each epoch. Nothing but `state` outlives the loss of a rank: what you keep in other variables is gone.
+
+
+# %% solution="elastic"
+def keep_going(state, one_epoch):
+    ### BEGIN SOLUTION
+    while state.epoch < 12:
+        state.losses.append(one_epoch(state.epoch))
+        state.epoch += 1
+        state.commit()
+    ### END SOLUTION
+
+
+# %% check="elastic" points=3
+import tempfile
+
+HOSTS = "localhost:2,127.0.0.1:1"
+with Check("the training goes on") as check, tempfile.TemporaryDirectory() as folder:
+    answers = horovod.run(elastic_training, (keep_going, folder), np=3, min_np=2, hosts=HOSTS)
+    losses, trained = answers[0]
+    check.value(trained or None, "keep_going()")
+    epochs = [epoch for epoch, _ in trained]
+    check.that(
+        epochs == list(range(12)),
+        "each of the 12 epochs was trained once, though a rank died",
+        f"Trained were the epochs {epochs}.",
+        "go on from state.epoch, count it before the commit, and commit after each epoch.",
+    )
+    check.that(
+        [size for _, size in trained] == [3] * 4 + [2] * 8,
+        "the first four on three ranks, the others on the two that were left",
+        f"The numbers of ranks were {[size for _, size in trained]}.",
+        "without a commit all begins anew when a rank dies.",
+    )
+    check.that(
+        len(losses) == 12 and losses[-1] < losses[3] < losses[0],
+        "the loss went on falling",
+        f"The losses are {[round(loss, 4) for loss in losses]}.",
+        "append what one_epoch returns to state.losses.",
+    )
+
+# %% [markdown]
+# Now kill a rank yourself, or let your neighbour do it: this training takes half a second for an epoch, and each rank tells its process. Open a terminal and write `kill -9 PROCESS`. If nobody does, rank 2 dies in epoch 4 again.
+# With `cooldown_range` a host comes back after some seconds, so you may kill more than once; on one rank alone it goes on, too.
+
+# %%
+with tempfile.TemporaryDirectory() as folder:
+    answers = horovod.run(
+        elastic_training, (keep_going, folder, 0.5), np=3, min_np=1, hosts=HOSTS,
+        cooldown_range=(5, 10),
+    )  # fmt: skip
+print("ranks of each epoch:", [size for _, size in answers[0][1]])
+
+# %% [markdown]
 # ## Summary
 #
 # | what you see | what it means | the fix |
@@ -572,6 +691,7 @@ with Check("go on where it stopped") as check:
 # | "the ranks disagree on the shape" | models or batches differ | agree on sizes first |
 # | accuracy falls to chance, loss is nan | a NaN on one rank became everybody's | agree to skip the step |
 # | a checkpoint can't be loaded | several wrote it, or one was killed | rank 0, new name, replace |
+# | "127.0.0.1 is left out", "going on with 2 ranks" | an elastic job has lost a host | none, if the loop goes on from its state |
 #
 # ### If you have time left
 #

@@ -208,5 +208,7 @@ def all_right() -> list[Right]:
     """The solutions as they are, and in other styles."""
     found = [Right("solution", script, lambda text: text) for script in ALL]
     for script in ALL:
-        found += [Right(name, script, change) for name, change in _BY_SCRIPT[script.name].items()]
+        found += [
+            Right(name, script, change) for name, change in _BY_SCRIPT.get(script.name, {}).items()
+        ]
     return found

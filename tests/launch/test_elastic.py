@@ -19,7 +19,7 @@ from hvdlite.elastic.state import ObjectState, run
 from hvdlite.objects import broadcast_object
 
 who, when, what, done = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-me = int(os.environ["HOROVOD_RANK"])
+me = int(os.environ.get("HOROVOD_RANK") or os.environ["PMIX_RANK"])
 
 def happen(step):
     if who in (me, -1) and step == when and not os.path.exists(f"{done}.{me}"):
@@ -42,7 +42,7 @@ def train(state):
         time.sleep(0.05)
 
 train(state)
-sys.stdout.write(f"{me} is {hvd.rank()} on {os.environ['HOROVOD_HOSTNAME']}: {state.sizes}\\n")
+sys.stdout.write(f"{me} is {hvd.rank()} on {os.environ.get('HOROVOD_HOSTNAME')}: {state.sizes}\\n")
 """
 ALL = ["localhost:2,127.0.0.1:1"]
 
@@ -207,13 +207,105 @@ def test_a_killed_launcher_leaves_nothing(train, tmp_path):
         time.sleep(0.1)
 
 
+@pytest.mark.parametrize("options", [["--min-np", 1], []], ids=["elastic", "plain"])
+def test_a_folder_on_disk_outlives_the_job(train, horovodrun, tmp_path, options):
+    """Kill the launcher, which is the end of everything, and begin once more with fewer ranks."""
+    env = {"HVDLITE_ELASTIC_STATE": str(tmp_path / "new" / "folder")}
+    job = train(1, 5, "time.sleep(3600)", "-np", 3, *options, start=True, env=env)
+    end = time.monotonic() + 60
+    while not (tmp_path / "done.1").exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    job.kill()
+    job.communicate()
+    while horovodrun.processes():
+        time.sleep(0.1)
+    result = train(1, 5, "", *options, env=env, hosts=["localhost:2"])
+    host = "localhost" if options else "None"
+    assert ends(result) == [f"{n} is {n} on {host}: {[3] * 4 + [2] * 8}" for n in (0, 1)]
+    assert "reset 0 2" in result.out and os.listdir(tmp_path / "new" / "folder") == ["state"]
+
+
+def test_a_commit_that_does_not_come_to_its_end_is_none(train, tmp_path):
+    """The process dies while it writes; what was written before counts."""
+    env = {"HVDLITE_ELASTIC_STATE": str(tmp_path)}
+    what = """
+class Bad(list):
+    __deepcopy__ = lambda self, _: self
+    __reduce_ex__ = lambda *_: os.kill(os.getpid(), 9)
+state.sizes = Bad()
+"""
+    assert train(0, 5, what, env=env).returncode == 137
+    assert (tmp_path / "state.0").exists()
+    assert ends(train(0, 5, "", env=env)) == [f"{n} is {n} on None: {[2] * 12}" for n in (0, 1)]
+
+
+OWN = """
+class Own(State):
+    def __init__(self, **values):
+        super().__init__(broadcast_object, hvd.rank)
+        vars(self).update(values)
+        self.save()
+
+    def save(self):
+        self._step, self._sizes = self.step, list(self.sizes)
+
+    def restore(self):
+        self.step, self.sizes = self._step, list(self._sizes)
+
+    def sync(self):
+        self._step, self._sizes = broadcast_object((self._step, self._sizes))
+        self.restore()
+
+state = Own(step=0, sizes=[])
+"""
+MORE = """
+class More(ObjectState):
+    sizes = None
+
+    def save(self):
+        self._sizes = list(self.sizes)
+        super().save()
+
+    def restore(self):
+        self.sizes = list(self._sizes)
+        super().restore()
+
+    def sync(self):
+        self._sizes = broadcast_object(self.sizes)
+        super().sync()
+        self.restore()
+
+state = More(broadcast_object, hvd.rank, step=0)
+state.sizes = []
+"""
+
+
+@pytest.mark.parametrize("made", [OWN, MORE], ids=["State", "ObjectState"])
+def test_states_of_classes_of_ones_own(train, tmp_path, made):
+    program = (tmp_path / "train.py").read_text()
+    old = "state = ObjectState(broadcast_object, hvd.rank, step=0, sizes=[])"
+    assert old in program
+    program = program.replace(old, made).replace("import ObjectState", "import ObjectState, State")
+    (tmp_path / "train.py").write_text(program)
+    result = train(2, 5, "os.kill(os.getpid(), 9)", "--min-np", 2)
+    assert ends(result) == [f"{n} is {n} on localhost: {[3] * 4 + [2] * 8}" for n in (0, 1)]
+
+
+def test_a_state_that_saves_nothing_is_told(train, tmp_path):
+    program = (tmp_path / "train.py").read_text()
+    more = program.replace("@run", "ObjectState.save = lambda state: None\n\n@run")
+    (tmp_path / "train.py").write_text(more)
+    result = train(9, 0, "", "--min-np", 1)
+    assert "ObjectState.save() assigns nothing to the state's attributes" in result.err
+
+
 @pytest.mark.parametrize(
     "options, says",
     [
         (["--host-discovery-script", "false"], "--host-discovery-script false ended with code 1"),
         (["--host-discovery-script", "/no/such"], "/no/such: No such file"),
         (["--min-np", 4, "--max-np", 3], "--max-np 3 is less than 4"),
-        (["--min-np", 0], "must be a whole number of at least 1, not 0"),
+        (["--min-np", 0], "--min-np/--min-num-proc: must be a whole number of at least 1, not"),
         (["--min-np", 1, "--cooldown-range", 5, 2], "takes two numbers of seconds"),
         (["--min-np", 3, "-H", "localhost:2"], "3 slots are needed, and there are 2; no host"),
     ],

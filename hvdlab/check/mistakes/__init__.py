@@ -40,9 +40,9 @@ def mistake(name: str, what: str, breaks: str, **edits: Edits) -> Mistake:
 
 def all_mistakes() -> list[Mistake]:
     """All of them; a name may come once for each framework."""
-    from . import keras, tensorflow, torch
+    from . import keras, lightning, tensorflow, torch
 
-    return [*torch.MISTAKES, *keras.MISTAKES, *tensorflow.MISTAKES]
+    return [*torch.MISTAKES, *lightning.MISTAKES, *keras.MISTAKES, *tensorflow.MISTAKES]
 
 
 def variants() -> list[tuple[Script, Mistake]]:

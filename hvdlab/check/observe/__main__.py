@@ -59,7 +59,7 @@ def _watch_frameworks(
         from . import torch_side
 
         torch_side.watch(record, samples)
-        data_side.serve_torchvision(slices)
+        data_side.serve_torchvision(slices, Path(record.folder))
 
     def tensorflow() -> None:
         from . import session_side, tensorflow_side

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,9 +47,11 @@ def serve_keras(data: Slice, *packages: str) -> None:
         sets.fashion_mnist.load_data = loader("fashion-mnist")
 
 
-def serve_torchvision(data: Slice) -> None:
-    """torchvision's MNIST; where it is not installed, the few names that go with it."""
-    if importlib.util.find_spec("torchvision") is not None:
+def serve_torchvision(data: Slice, folder: Path) -> None:
+    """torchvision's MNIST and the few names that go with it, where it is not installed and a
+    script in this folder wants it: Lightning makes more use of it if it finds it."""
+    texts = (path.read_text(errors="replace") for path in folder.rglob("*.py"))
+    if importlib.util.find_spec("torchvision") or not any("torchvision" in text for text in texts):
         return
     vision, datasets, transforms = (
         types.ModuleType(name)
