@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import sys
@@ -52,8 +53,8 @@ def _execute(notebook: NotebookNode, folder: Path, env: dict[str, str]) -> None:
     Jupyter gives a kernel ports that are free, and another process may take one before it does.
     """
 
-    def client() -> NotebookClient:
-        return NotebookClient(
+    def execute() -> None:
+        client = NotebookClient(
             notebook,
             timeout=CELL_LIMIT,
             kernel_name="python3",
@@ -62,13 +63,17 @@ def _execute(notebook: NotebookNode, folder: Path, env: dict[str, str]) -> None:
             extra_arguments=["--IPKernelApp.log_level=40"],
             resources={"metadata": {"path": str(folder)}},
         )
+        try:
+            client.execute(env=env)
+        finally:  # or a client whose kernel has not come up complains when Python ends
+            atexit.unregister(client._cleanup_kernel)
 
     try:
-        client().execute(env=env)
+        execute()
     except RuntimeError as error:
         if type(error) is not RuntimeError:  # that of a kernel that had come up
             raise
-        client().execute(env=env)
+        execute()
 
 
 def tidy(notebook: NotebookNode, lab: Lab) -> NotebookNode:

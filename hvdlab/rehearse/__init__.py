@@ -10,7 +10,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -75,10 +75,13 @@ def _run(lab: Lab, make: Callable[[Lab], NotebookNode], students: int, out: Path
         with Watch(folder) as run.seen, ThreadPoolExecutor(students) as pool:
             notebooks = [make(lab) for _ in places]
             works = [place / "labs" / name for place in places]
+            runs = [pool.submit(_execute, *each) for each in zip(notebooks, works, strict=True)]
             try:
-                told = list(pool.map(_execute, notebooks, works))
+                told = [each.result() for each in runs]
             except BaseException:  # an interrupt: without their kernels the threads end
-                watchdog.end(folder, MARK, politely=False)
+                while not all(each.done() for each in runs):  # one may only be starting its own
+                    watchdog.end(folder, MARK, politely=False)
+                    wait(runs, 0.1)
                 raise
             # What ends with its notebook has a moment for it.
             deadline = time.monotonic() + watchdog.PATIENCE

@@ -11,7 +11,7 @@ import functools
 import pickle
 import sys
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import cloudpickle
 
@@ -134,6 +134,11 @@ class ObjectState(State):
         self._saved_state = {name: _copy(value) for name, value in kwargs.items()}
         for name, value in kwargs.items():
             setattr(self, name, value)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """For type checkers: the program names the attributes."""
 
     def save(self) -> None:
         self._saved_state = {name: _copy(getattr(self, name)) for name in self._saved_state}

@@ -117,16 +117,22 @@ def test_what_fails_and_what_is_left_is_found(course, tmp_path):
         assert any("KeyError: 'gone'" in problem for problem in run.problems)
 
 
-def test_an_interrupt_ends_all_of_it(course, tmp_path):
+@pytest.mark.parametrize("moment", ["a kernel starts", "a cell runs"])
+def test_an_interrupt_ends_all_of_it(course, tmp_path, moment):
     course(code="Path.home().joinpath('begun').touch()\ntime.sleep(600)")
+    before = set(psutil.Process().children(recursive=True))
+
+    def has_come() -> bool:
+        if moment == "a cell runs":
+            return (tmp_path / "home" / "begun").exists()
+        return bool(set(psutil.Process().children(recursive=True)) - before)
 
     def interrupt() -> None:
-        while not (tmp_path / "home" / "begun").exists():
-            time.sleep(0.2)
+        while not has_come():
+            time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    before = set(psutil.Process().children(recursive=True))
     with pytest.raises(KeyboardInterrupt):
         list(rehearse(["07"], 2, tmp_path / "out"))
     assert set(psutil.Process().children(recursive=True)) <= before
