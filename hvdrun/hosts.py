@@ -31,7 +31,8 @@ def named(args: Namespace, np: int, environment: Mapping[str, str]) -> tuple[Hos
 def place(args: Namespace, np: int, environment: Mapping[str, str]) -> Hosts:
     """The ranks of each host, `np` in all."""
     hosts, source = named(args, np, environment)
-    if source.startswith("the alloc") and sum(slots for _, slots in hosts) < np:
+    scheduled = args.hosts is None and args.hostfile is None
+    if scheduled and sum(slots for _, slots in hosts) < np:
         hosts = [(name, None) for name, _ in hosts]  # share them as evenly as can be
     return assign(hosts, np, source)
 

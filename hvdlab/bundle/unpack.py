@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import tarfile
 import zipfile
 
 FACTS, ENVIRONMENT, WHEELS, DATA = "facts.json", "environment.tar.gz", "wheels", "data"
+OURS = "hvdlite-bundle"  # a file in an environment that may be made anew
 ROOM = 1.5  # so many times the bytes of the packages: what Python compiles comes on top
 
 # Run by the new environment's Python: the commands of all packages, such as jupyter.
@@ -68,6 +70,7 @@ def install(bundle, folder):
         print("Installing hvdlite {} in {}".format(facts["version"], folder), flush=True)
         # Without pip, which is among the packages: Debian keeps what would bring it elsewhere.
         run([sys.executable, "-m", "venv", "--clear", "--without-pip", venv])
+        open(os.path.join(venv, OURS), "w").close()
         with packed.open(ENVIRONMENT) as stream:
             unpack(stream, venv, facts["bytes"])
         for name in packed.namelist():
@@ -82,7 +85,7 @@ def install(bundle, folder):
     library = os.path.join(venv, "lib")
     subprocess.call([python, "-m", "compileall", "-qq", "-j", "0", library])  # templates can't be
     run([python, "-m", "hvdlab", "handout", folder])
-    print(f"\nNow:\n  cd {quoted(folder)}\n  source .venv/bin/activate\n  hvdlab doctor")
+    print(f"\nNow:\n  cd {shlex.quote(folder)}\n  source .venv/bin/activate\n  hvdlab doctor")
 
 
 def check(facts, folder):
@@ -103,6 +106,9 @@ def check(facts, folder):
             "The bundle was made with {} {}, and here is {}: make one on a machine as old as the "
             "oldest of the class.".format(name, version, here or "another C library")
         )
+    venv = os.path.join(folder, ".venv")
+    if os.path.exists(venv) and not os.path.exists(os.path.join(venv, OURS)):
+        raise UnpackError(f"{venv} is there already, and not from a bundle: name another folder.")
     os.makedirs(folder, exist_ok=True)
     free, needed = shutil.disk_usage(folder).free, ROOM * facts["bytes"]
     if free < needed:
@@ -133,11 +139,6 @@ def unpack(stream, venv, total):
     while stream.read(1 << 20):
         pass  # to the end, where what was read is compared with its checksum
     print(file=sys.stderr)
-
-
-def quoted(path):
-    """A path as a shell takes it."""
-    return path if all(c.isalnum() or c in "/._-" for c in path) else f"'{path}'"
 
 
 def run(command):

@@ -64,6 +64,18 @@ def test_what_does_not_fit_is_said_before_anything_is_written(tmp_path, facts, w
     assert not (tmp_path / "course" / ".venv").exists()
 
 
+def test_an_environment_of_somebody_elses_stays(tmp_path):
+    mine = tmp_path / "course" / ".venv" / "mine"
+    mine.parent.mkdir(parents=True)
+    mine.touch()
+    bundle = write(tmp_path / "b.pyz", b"no archive")
+    done = run(sys.executable, bundle, tmp_path / "course")
+    assert done.returncode == 1 and "not from a bundle" in done.stderr and mine.exists()
+    for _ in range(2):  # one that was left unfinished is made anew
+        done = run(sys.executable, bundle, tmp_path / "other")
+        assert done.returncode == 1 and "fetch it again" in done.stderr
+
+
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside"])
 def test_no_file_is_written_outside_of_the_folder(tmp_path, name):
     packed = io.BytesIO()
