@@ -50,7 +50,8 @@ class Nest:
         self.python = [sys.executable, "-S", "-E", __file__, "ask", address]
         self._process = subprocess.Popen(
             [*within, sys.executable, __file__, "serve", address, *modules],
-            env=environment,
+            # Keras asks PyTorch for GPUs; asked in CUDA, no fork could use one.
+            env=environment | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

@@ -7,7 +7,10 @@ from itertools import product
 from hvdrun.errors import LaunchError
 
 # Slurm's variables that programs like to read; all others describe tasks that we don't start.
-_HARMLESS = ("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_ARRAY_", "SLURM_SUBMIT_", "SLURM_CPUS_")
+_HARMLESS = (
+    *("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_END_TIME", "SLURM_RESTART_COUNT"),
+    *("SLURM_ARRAY_", "SLURM_SUBMIT_", "SLURM_CPUS_"),
+)
 _INTERACTIVE_STEP = "4294967290"  # the shell that salloc opens; its one task is no job step
 
 

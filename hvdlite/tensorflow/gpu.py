@@ -41,14 +41,14 @@ def device_for(tensors: Sequence[tf.Tensor]) -> str | None:
     It follows from the program, so that all ranks come to the same. In a tf.function, TensorFlow
     has placed few of the tensors yet; the others go where gradients and variables are.
     """
+    if not (tf.executing_eagerly() or tf.inside_function()):
+        return None  # a graph of TensorFlow 1
     if not tensors or not all(tensor.dtype in _DTYPES for tensor in tensors) or not is_there():
         return None
     if tf.executing_eagerly():
         places = {tensor.backing_device for tensor in tensors}
-    elif tf.inside_function():
-        places = {tensor.device for tensor in tensors if tensor.device} or {scope() or "GPU:0"}
     else:
-        return None  # a graph of TensorFlow 1
+        places = {tensor.device for tensor in tensors if tensor.device} or {scope() or "GPU:0"}
     return f"GPU:{max(places)[-1]}" if len(places) == 1 and "GPU" in max(places) else None
 
 
@@ -131,10 +131,17 @@ def empty_like(array: np.ndarray) -> np.ndarray:
         if result.shape == array.shape and result.dtype == array.dtype:
             return _call.results.pop(i)
     with tf.device(_names[array.data.device_id]):
-        tensor = tf.raw_ops.Empty(shape=array.shape, dtype=tf.as_dtype(array.dtype))
+        tensor = room(array.shape, tf.as_dtype(array.dtype))
     result = _as_array(tensor)
     _call.tensors[result.data.ptr] = tensor
     return result
+
+
+def room(shape: Any, dtype: tf.DType) -> tf.Tensor:
+    """A tensor with any numbers, where tf.device says."""
+    if dtype != tf.int16:
+        return tf.raw_ops.Empty(shape=shape, dtype=dtype)
+    return tf.bitcast(tf.raw_ops.Empty(shape=shape, dtype=tf.float16), dtype)  # GPUs lack its Empty
 
 
 def copy_of(array: np.ndarray) -> np.ndarray:

@@ -127,10 +127,7 @@ def call(
     stream, room = (xla.stream(place) if place is not None else None), []
     if place is not None and all(tf.TensorShape(each).is_fully_defined() for each in shapes):
         with tf.device(place):
-            room = [
-                tf.raw_ops.Empty(shape=shape, dtype=dtype)
-                for shape, dtype in zip(shapes, dtypes, strict=True)
-            ]
+            room = [gpu.room(*each) for each in zip(shapes, dtypes, strict=True)]
     count = len(tensors)
 
     def body(*given: Any) -> list[Any]:

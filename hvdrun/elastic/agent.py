@@ -223,6 +223,8 @@ def main(folder: str, *modules: str) -> None:
     Ranks may ask at once, and wait until these are imported.
     """
     agent = Agent(folder + os.environ.get("SLURMD_NODENAME", ""))  # nodes may share a machine
+    # Keras asks PyTorch for GPUs; asked in CUDA, no fork of this process could use one.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     for name in modules:
         with contextlib.suppress(Exception):  # a rank will say it better
             importlib.import_module(name)

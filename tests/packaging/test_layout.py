@@ -38,7 +38,7 @@ BINDINGS = ("torch", "tensorflow", "keras", "lightning")
 # We aim at 2,700 for core and gradients together, 1,200 for each binding and 5,300 for hvdlite.
 LIMITS = {
     "core": 3180, "gradients": 225, "torch": 1420, "tensorflow": 1315, "keras": 510,
-    "lightning": 295, "elastic": 505, "testing": 65, "hvdrun": 2080,
+    "lightning": 295, "elastic": 505, "testing": 65, "hvdrun": 2085,
 }  # fmt: skip
 LIMIT_OF_ALL = 7480  # of hvdlite
 

@@ -81,6 +81,44 @@ def test_preemption_puts_the_job_back_into_the_queue(slurm):
     assert "Slurm wants the nodes back: requeued" in slurm.output(job)
 
 
+# Commits, then waits in the first attempt for what happens to it.
+ELASTIC = """
+import os, time
+import hvdlite as hvd
+from hvdlite.elastic.state import ObjectState, run
+from hvdlite.objects import broadcast_object
+
+hvd.init()
+attempt = int(os.environ.get("SLURM_RESTART_COUNT", 0))
+state = ObjectState(broadcast_object, hvd.rank, attempts=[])
+
+@run
+def train(state):
+    while len(state.attempts) < 6:
+        state.attempts.append(attempt)
+        state.commit()
+        if attempt == 0 and len(state.attempts) == 3:
+            open("committed", "w").close()
+            time.sleep(1000)
+
+train(state)
+print(f"ended with {state.attempts}")
+"""
+
+
+@pytest.mark.slow
+def test_an_elastic_state_on_disk_outlives_the_allocation(slurm):
+    (slurm.work / "elastic_on_disk.py").write_text(ELASTIC)
+    line = "horovodrun -np 2 --min-np 1 --max-np 2 python elastic_on_disk.py"
+    text = f"export HVDLITE_ELASTIC_STATE=$PWD/states/$SLURM_JOB_ID\n{line}"
+    job = slurm.submit(text, "-N1", "--ntasks-per-node=2", "--requeue", "--nodelist=node2")
+    slurm.until((slurm.work / "committed").exists, "a commit")
+    slurm.good("fail", "node2")
+    slurm.until(lambda: slurm.state(job) == "PENDING", "the job back in the queue")
+    slurm.good("resume", "node2")
+    assert slurm.finish(job).count("ended with [0, 0, 0, 1, 1, 1]") == 2
+
+
 @pytest.mark.slow
 def test_the_time_limit_puts_the_job_back_into_the_queue(slurm, timed_out):
     job, command = timed_out

@@ -57,6 +57,7 @@ def _as_on_the_cpu() -> list[str]:
         tf.float64,
         tf.int8,
         tf.uint8,
+        tf.int16,
         tf.int32,
         tf.int64,
     )
