@@ -4,6 +4,11 @@ import keras
 
 from hvdlite.keras import callbacks_for
 
+__all__ = [
+    "BestModelCheckpoint", "BroadcastGlobalVariablesCallback", "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback", "MetricAverageCallback",
+]  # fmt: skip
+
 
 class BroadcastGlobalVariablesCallback(
     callbacks_for.BroadcastGlobalVariables, keras.callbacks.Callback
