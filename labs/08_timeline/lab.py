@@ -344,8 +344,8 @@ if times_together:
     prediction.reveal(np.median(times_single) / np.median(times_together))
     spans = [span for span in timeline.load(together).spans if "tensor" in span.tensor]
     begin = [span.start for span in spans if span.phase.startswith("NEGOTIATE")][-100]
-    title = "Together: one call for all"
-    timeline.show(together, begin, spans[-1].end, tensors="tensor", title=title)
+    title = "Together: one call for all; eleven of them"
+    timeline.show(together, begin, spans[-1].end, tensors="tensor.1", title=title)
 
 # %% [markdown]
 # The size of the fusion buffer is an option, `--fusion-threshold-mb` or `HOROVOD_FUSION_THRESHOLD` (bytes). With 0, each tensor goes by itself.
