@@ -4,7 +4,7 @@ A bucket is a flat buffer for gradients of one dtype. On one host it lies in sha
 a reduction moves nothing but the buffer.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, zip_longest
 from typing import Any, NamedTuple
 
@@ -79,6 +79,15 @@ class Bucket:
             self.piece(k)[...] = gradient
         self.presence[:] = DENSE
 
+    def reduced(
+        self, gradients: Sequence[Any], became_sparse: Callable[[float], bool]
+    ) -> Sequence[Any]:
+        """What becomes of the gradients that were put in; here views of the buffer, for all.
+
+        `became_sparse` tells from a reduced presence whether the gradient is sparse on any rank.
+        """
+        return [self.piece(k) for k in range(len(self.members))]
+
     def request(self, name: str, op: int, scales: tuple[float, float], traced: bool) -> Request:
         """The allreduce of the whole buffer; `traced` if a timeline is to show its gradients."""
         dtype, shapes = dtype_name(self.dtype), ((self.count,),)
@@ -116,6 +125,9 @@ class GradientReducer:
 
     A gradient that is sparse on any rank gets `sparse_presence` there, and is put in as
     dense, once. From the next step on it is one of `sparse`, which have no place in a bucket.
+
+    One thread at a time may use it. On a GPU, what `reduce` returns is there for what the caller's
+    current stream does next.
     """
 
     def __init__(self, options: GradientOptions):
@@ -224,16 +236,23 @@ class GradientReducer:
         if errors:
             raise errors[0]
 
-    def reduce(self, gradients: Sequence[Any]) -> None:
+    def reduce(self, gradients: Sequence[Any]) -> list[Any]:
         """Fill and reduce all buckets that are not under way yet, and wait for all.
 
-        `gradients` are all that are laid out, also those that have no place in a bucket.
+        `gradients` are all that are laid out. Returns what becomes of them; those that have no
+        place in a bucket stay as they are.
         """
         for bucket in self.buckets:
             if bucket not in self._under_way:
                 bucket.fill([gradients[i] for i in bucket.members], self.sparse_presence)
                 self.start(bucket)
         self.wait()
+        results = list(gradients)
+        for bucket in self.buckets:
+            reduced = bucket.reduced([gradients[i] for i in bucket.members], self.became_sparse)
+            for i, each in zip(bucket.members, reduced, strict=True):
+                results[i] = each
+        return results
 
     def became_sparse(self, reduced: float) -> bool:
         """Whether a presence, after the reduction, says that the gradient is sparse somewhere."""

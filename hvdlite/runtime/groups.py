@@ -65,10 +65,6 @@ class Group:
         self._parts.append(Group(self.world, comm, ranks, self.set_id))
         return self._parts[-1]
 
-    def with_parts(self) -> "list[Group]":
-        """The group and all of `part`."""
-        return [self, *self._parts]
-
     def allocate(self, row_bytes: int) -> shared_memory.Segment | None:
         """Shared memory with a row for each rank, or None; all ranks must call it."""
         limit = self.world.settings.shared_memory_limit
@@ -84,7 +80,7 @@ class Group:
             if rank != world_rank and status.progress(rank, self.set_id).finished <= finished
         ]
 
-    def sync(self, what: str = "a collective") -> None:
+    def sync(self, operation: str = "a collective") -> None:
         """Wait, interruptibly, until all ranks of a shared group are here.
 
         This and `wait_all` are for collectives that all ranks have begun. They raise
@@ -92,7 +88,7 @@ class Group:
         """
         number = self.exchange.signal()
         if not self.exchange.signalled(number):
-            wait_until(lambda: self.exchange.signalled(number), self, what, self._behind)
+            wait_until(lambda: self.exchange.signalled(number), self, operation, self._behind)
 
     def begin(self, call: Callable[..., "MPI.Request"], *buffers: Any, **more: Any):
         """Start an MPI call. Its buffers outlive an interrupt, as MPI may still write to them."""
@@ -101,12 +97,12 @@ class Group:
         under_way.request = call(*buffers, **more)
         return under_way.request
 
-    def wait_all(self, requests: "Sequence[MPI.Request]", what: str = "a collective") -> None:
+    def wait_all(self, requests: "Sequence[MPI.Request]", operation: str = "a collective") -> None:
         """Wait, interruptibly, for all MPI calls that have begun."""
         for request in requests:
             if not request.Test():
                 done = partial(_is_over, request)
-                wait_until(done, self, what, self._behind)
+                wait_until(done, self, operation, self._behind)
         self.under_way.clear()
 
     def allgather_numbers(self, numbers: np.ndarray) -> np.ndarray:
@@ -152,7 +148,7 @@ class Group:
 
     def close(self) -> None:
         """Give back the communicators once all ranks have met again; not a collective."""
-        for group in self.with_parts():
+        for group in (self, *self._parts):
             give_back(group.comm, group.under_way)
 
 
