@@ -65,6 +65,10 @@ class Group:
         self._parts.append(Group(self.world, comm, ranks, self.set_id))
         return self._parts[-1]
 
+    def with_parts(self) -> "list[Group]":
+        """The group and all of `part`."""
+        return [self, *self._parts]
+
     def allocate(self, row_bytes: int) -> shared_memory.Segment | None:
         """Shared memory with a row for each rank, or None; all ranks must call it."""
         limit = self.world.settings.shared_memory_limit
@@ -148,7 +152,7 @@ class Group:
 
     def close(self) -> None:
         """Give back the communicators once all ranks have met again; not a collective."""
-        for group in (self, *self._parts):
+        for group in self.with_parts():
             give_back(group.comm, group.under_way)
 
 
