@@ -89,9 +89,8 @@ class NCCLCollectives(Collectives):
     @staticmethod
     def can(descriptor: Descriptor) -> bool:
         """Whether NCCL has the operation; if not, host memory is the way."""
-        return descriptor.op != ADASUM and not (
-            descriptor.op == PRODUCT and descriptor.dtype.startswith("complex")
-        )
+        complex_product = descriptor.op == PRODUCT and descriptor.dtype.startswith("complex")
+        return descriptor.op != ADASUM and not complex_product
 
     def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
         work = buffer
