@@ -29,7 +29,7 @@ class Descriptor(NamedTuple):
                                    different numbers of rows
     allocate                       ((bytes of a row of memory,), ...),  -
                                    more of them only to be compared
-    add_, remove_process_set       the ranks, or ((set_id,),)           -
+    add_, remove_process_set       (the ranks,), or ((set_id,),)        -
     barrier, join, and exchanges   ((),)                                -
     of objects
     """

@@ -192,7 +192,7 @@ def grouped_allreduce(
             lambda *given: grouped_allreduce(given, None, None, Compression.none, *options),
             sent,
         )
-    else:
+    else:  # as nearly always: straight on
         reduced = allreduce_call(sent, False, None, name, *options).wait()
     return decompress(reduced, contexts, compression)
 
