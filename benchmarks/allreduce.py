@@ -30,7 +30,7 @@ def one_bucket(nbytes: int) -> Bucket:
     gradient = Gradient("benchmark", tuple(param.shape), np.dtype(np.float32))
     (bucket,) = make_buckets([gradient], [0], [param], None)
     testing.run(allocation := bucket.allocation(f"benchmark.{nbytes}"))
-    bucket.place(allocation.result)
+    bucket.use_segment(allocation.result)
     return bucket
 
 

@@ -29,7 +29,7 @@ def variants_for(nbytes: int, communicator: nccl.NcclCommunicator) -> dict:
     tensor = torch.zeros(nbytes // 4, device="cuda")
     gradient = Gradient("tensor", tuple(tensor.shape), np.dtype("float32"), cuda.NAME)
     bucket = GPUBucket([gradient], [0], [tensor], torch.float32)
-    bucket.place(None)
+    bucket.use_segment(None)
     stream = torch.cuda.current_stream().cuda_stream
     where = tensor.data_ptr(), tensor.data_ptr(), tensor.numel()
 

@@ -15,23 +15,25 @@ from hvdlite.collectives.reduction import check_op
 from hvdlite.engine.engine import Engine
 from hvdlite.gpu.cuda import CPU, Device
 from hvdlite.process_sets import ProcessSet, global_process_set
-from hvdlite.request import AVERAGE, SUM, Part, Request, dtype_name
+from hvdlite.request import AVERAGE, SUM, Descriptor, Request, dtype_name
 
 
 class Call:
-    """Requests under way together, and how their results become one."""
+    """Requests under way together, and how their results become one.
 
-    __slots__ = ("_engine", "_requests", "_result")
+    Any thread may poll it or wait for it, one at a time.
+    """
+
+    __slots__ = ("_changes", "_engine", "_requests")
 
     def __init__(self, engine: Engine, requests: list[Request]):
         self._engine = engine  # after shutdown() and init() there is another one
         self._requests = requests
-        self._result: Callable[[], Any] = lambda: [request.result for request in requests]
+        self._changes: list[Callable[[Any], Any]] = []
 
     def then(self, change: Callable[[Any], Any]) -> "Call":
         """The same call, with its result passed through a function."""
-        result = self._result
-        self._result = lambda: change(result())
+        self._changes.append(change)
         return self
 
     def poll(self) -> bool:
@@ -42,7 +44,10 @@ class Call:
         """The result. Raises HorovodInternalError, the same on every rank, where it failed."""
         for request in self._requests:
             self._engine.wait(request)
-        return self._result()
+        result: Any = [request.result for request in self._requests]
+        for change in self._changes:
+            result = change(result)
+        return result
 
 
 # Arguments
@@ -121,23 +126,38 @@ def _start(
     outputs: Sequence[np.ndarray] = (),
     counts: Sequence[Sequence[int]] = (),
     skip: int = 0,
-    **common: Any,
+    op: int = -1,
+    root: int = -1,
+    scales: tuple[float, float] = (1.0, 1.0),
+    device: Device = CPU,
 ) -> Call:
-    """Start a request for each array, whose results are the call's.
+    """Start a request for each array, whose results are the call's; see Descriptor and Request.
 
-    The first `skip` dimensions may differ between ranks. `common` is as in `Engine.start`. What is
-    wrong with the arrays is an error of this call, before it takes a name, whose number would be
-    missing on this rank. Raises TypeError for elements that are no numbers.
+    The first `skip` dimensions may differ between ranks. What is wrong with the arrays is an error
+    of this call, before it takes a number, which would be missing on this rank. Raises TypeError
+    for elements that are no numbers.
     """
-    set_id, current, parts = process_set_number(process_set), engine(), []
-    for i, array in enumerate(arrays):
-        flat = (array.reshape(-1),)
-        into = ()
-        if outputs:
-            into = flat if outputs[i] is array else (outputs[i].reshape(-1),)
-        rows = counts[i] if counts else array.shape[:skip]
-        parts.append(Part(dtype_name(array.dtype), (array.shape[skip:],), flat, into, rows))
-    return Call(current, current.start(kind, name, set_id, parts, **common))
+    set_id, current = process_set_number(process_set), engine()
+    dtypes = [dtype_name(array.dtype) for array in arrays]
+
+    def make(base: str) -> list[Request]:
+        requests = []
+        for i, array in enumerate(arrays):
+            own = base if len(arrays) == 1 else f"{base}_{i + 1}of{len(arrays)}"
+            # By position, which takes half the time of keywords.
+            shapes, numbered = (array.shape[skip:],), name is None
+            descriptor = Descriptor(
+                kind, own, op, dtypes[i], shapes, root, *scales, device.name, numbered
+            )
+            flat, into = (array.reshape(-1),), ()
+            if outputs:
+                into = flat if outputs[i] is array else (outputs[i].reshape(-1),)
+            request = Request(descriptor, flat, into, counts[i] if counts else array.shape[:skip])
+            request.stream, request.current = device.stream, device.current
+            requests.append(request)
+        return requests
+
+    return Call(current, current.start(kind, name, set_id, make))
 
 
 # Collectives
@@ -159,8 +179,9 @@ def allreduce(
     """
     scales = _factors(prescale, postscale, "allreduce")
     _check_ops(op, arrays, "allreduce")
-    common = {"op": op, "scales": scales, "device": device}
-    call = _start("allreduce", name, process_set, arrays, outputs, **common)
+    call = _start(
+        "allreduce", name, process_set, arrays, outputs, op=op, scales=scales, device=device
+    )
     return call.then(lambda _: list(outputs))
 
 
@@ -176,8 +197,8 @@ def broadcast(
     Raises ValueError if `root_rank` is not a rank of the process set.
     """
     check_root(root_rank, process_set)
-    common = {"root": int(root_rank), "device": device}
-    call = _start("broadcast", name, process_set, [array], [array], **common)
+    root = int(root_rank)
+    call = _start("broadcast", name, process_set, [array], [array], root=root, device=device)
     return call.then(lambda _: array)
 
 
@@ -242,8 +263,7 @@ def reducescatter(
     scales = _factors(prescale, postscale, "reducescatter")
     _check_has_rows(arrays, "reducescatter")
     _check_ops(op, arrays, "reducescatter")
-    common = {"op": op, "scales": scales, "device": device}
-    call = _start("reducescatter", name, process_set, arrays, **common)
+    call = _start("reducescatter", name, process_set, arrays, op=op, scales=scales, device=device)
 
     def shares(results: list[np.ndarray]) -> list[np.ndarray]:
         size, index = process_set.size(), process_set.rank()

@@ -1,6 +1,6 @@
 """Gradient compression: send fewer bits than the gradient has."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -49,15 +49,23 @@ class CastCompressor(Compressor):
         return cls.cast(tensor, ctx)
 
 
-def compressed(
-    function: Callable[[Sequence[Any]], Sequence[Any]], tensors: Sequence[Any], compression: Any
-) -> list[Any]:
-    """What `function` makes of the tensors, on the way there and back compressed."""
+def compress(tensors: Sequence[Any], compression: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The tensors to send, and what `decompress` needs for each of them.
+
+    Raises TypeError for what is no Compressor.
+    """
     if compression is NoneCompressor:
-        return list(function(tensors))
+        return tensors, ()
     check_compression(compression)
-    small, contexts = zip(*map(compression.compress, tensors), strict=True)
-    return list(map(compression.decompress, function(list(small)), contexts))
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    return [small for small, _ in pairs], [context for _, context in pairs]
+
+
+def decompress(tensors: list[Any], contexts: Sequence[Any], compression: Any) -> list[Any]:
+    """The tensors as they were before `compress`, from those that have been sent."""
+    if compression is NoneCompressor:
+        return tensors
+    return list(map(compression.decompress, tensors, contexts))
 
 
 def check_compression(compression: Any) -> None:

@@ -15,12 +15,23 @@ OP_NAMES = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
 
 
 class Descriptor(NamedTuple):
-    """What must be the same on every rank before a collective may run.
+    """What must be the same on every rank before a collective may run. Never changes.
 
-    `shapes` has one shape for each tensor of the call; where the first dimension may differ
-    between ranks (allgather, alltoall) it is left out. A `numbered` call got no name from the
-    user; its name is then a number, counted for each kind. `packed` says that the tensor is a
-    buffer of gradients, packed already.
+    `dtype` is the name of the elements' type as numpy or ml_dtypes has it ("float32", "bfloat16"),
+    `root` a rank of the world. A `numbered` call got no name from the user; its name is then a
+    number, counted for each kind. `packed` says that the tensor is a buffer of gradients, packed
+    already. The fields that are of use for a kind:
+
+    kind                           shapes                               others
+    allreduce, reducescatter       (the tensor's,)                      dtype, op, scales, device
+    broadcast                      (the tensor's,)                      dtype, root, device
+    allgather, alltoall            (a row's,), as ranks may have        dtype, device
+                                   different numbers of rows
+    allocate                       ((bytes of a row of memory,), ...),  -
+                                   more of them only to be compared
+    add_, remove_process_set       (the ranks,), or ((set_id,),)        -
+    barrier, join, and exchanges   ((),)                                -
+    of objects
     """
 
     kind: str
@@ -57,21 +68,14 @@ class Descriptor(NamedTuple):
         }
 
 
-_digests: dict[Any, int] = {}
-
-
+@functools.lru_cache(10_000)  # for the keys that training repeats
 def digest(key: Any) -> int:
     """A 64-bit number that differs where `key` (a tuple of plain values) differs.
 
-    Unlike hash() it is the same in every process. Kept for the keys that training repeats.
+    Unlike hash() it is the same in every process.
     """
-    number = _digests.get(key)
-    if number is None:
-        if len(_digests) > 10_000:
-            _digests.clear()
-        data = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
-        number = _digests[key] = int.from_bytes(data, "little", signed=True)
-    return number
+    data = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return int.from_bytes(data, "little", signed=True)
 
 
 @functools.cache
@@ -88,22 +92,14 @@ def dtype_name(dtype: np.dtype) -> str:
     return dtype.name
 
 
-class Part(NamedTuple):
-    """What is a request's own in a call of several; see Descriptor and Request."""
-
-    dtype: str = ""
-    shapes: tuple = ((),)
-    inputs: Sequence[np.ndarray] = ()
-    outputs: Sequence[np.ndarray] = ()
-    counts: Sequence[int] = ()
-    payload: Any = None
-
-
 @dataclass(slots=True, eq=False)
 class Request:
-    """A collective call on its way. All arrays are flat and contiguous; on GPUs they are CuPy's.
+    """A collective call on its way.
 
-    What a kind uses, n being the number of elements and p the number of ranks:
+    All arrays are flat, contiguous and of the descriptor's dtype; on GPUs they are CuPy's. From
+    `Engine.submit` on they are the runtime's until the request is `done`, which is set last and
+    may be read by any thread; on a GPU it means that the call is in its stream's queue, see
+    `Engine.wait`. What a kind uses, n being the number of elements and p the number of ranks:
 
     kind           inputs     outputs           others                      result
     allreduce      [n]        [n], maybe the    shared_rows: p arrays [n],  -

@@ -50,10 +50,10 @@ def adasum(group: Group, buffer: np.ndarray, counts: Sequence[int]) -> None:
         keep, give = slice(held.start, middle), slice(middle, held.stop)
         if index & distance:
             keep, give = give, keep
-        theirs = np.empty(keep.stop - keep.start, dtype=work.dtype)
-        _swap(group, index ^ distance, work[give], theirs)
+        received = np.empty(keep.stop - keep.start, dtype=work.dtype)
+        _swap(group, index ^ distance, work[give], received)
         # Of all ranks that hold a part of these vectors, the lower half has them as `a`.
-        pair = (theirs, work[keep]) if index & distance else (work[keep], theirs)
+        pair = (received, work[keep]) if index & distance else (work[keep], received)
         pieces = [_overlap(keep, start, end) for start, end in zip(ends, ends[1:], strict=False)]
         products = np.array([_products(*(vector[piece] for vector in pair)) for piece in pieces])
         products = _sum_over(group, products, 2 * distance)
@@ -101,13 +101,13 @@ def _sum_over(group: Group, numbers: np.ndarray, size: int) -> np.ndarray:
     """The sum over `size` neighbouring ranks, in pairs as well."""
     distance = 1
     while distance < size:
-        theirs = np.empty_like(numbers)
-        _swap(group, group.index ^ distance, numbers.ravel(), theirs.ravel())
-        numbers = numbers + theirs
+        received = np.empty_like(numbers)
+        _swap(group, group.index ^ distance, numbers.ravel(), received.ravel())
+        numbers = numbers + received
         distance *= 2
     return numbers
 
 
-def _swap(group: Group, partner: int, mine: np.ndarray, theirs: np.ndarray) -> None:
-    requests = group.receive(theirs, partner) + group.send(mine, partner)
+def _swap(group: Group, partner: int, sent: np.ndarray, received: np.ndarray) -> None:
+    requests = group.receive(received, partner) + group.send(sent, partner)
     group.wait_all(requests, "Adasum allreduce")

@@ -55,13 +55,13 @@ class HierarchicalCollectives(Collectives):
             self._mpi_between, self._ring_between = MPICollectives(peers), RingCollectives(peers)
         self._stage = self.allocate(STAGE_BYTES)
 
-    def reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
+    def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
         if self._stage is None:
-            MPICollectives(self.group).reduce(work, op, finish)
+            MPICollectives(self.group).allreduce(buffer, op, finish)
             return
-        most = STAGE_BYTES // work.itemsize
-        for start in range(0, len(work), most):
-            piece = work[start : start + most]
+        most = STAGE_BYTES // buffer.itemsize
+        for start in range(0, len(buffer), most):
+            piece = buffer[start : start + most]
             rows = [row[: piece.nbytes].view(piece.dtype) for row in self._stage.rows]
             rows[self.inside.index][:] = piece
             self.inside.sync("allreduce")

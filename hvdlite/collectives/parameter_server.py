@@ -26,16 +26,16 @@ class ParameterServerCollectives(Collectives):
     name = "ps"
 
     def reduce(self, work: np.ndarray, op: int, finish: Finish) -> None:
-        what, group = "parameter server allreduce", self.group
+        operation, group = "parameter server allreduce", self.group
         if group.index != SERVER:
-            group.wait_all(group.send(work, SERVER), what)
-            group.wait_all(group.receive(work, SERVER), what)
+            group.wait_all(group.send(work, SERVER), operation)
+            group.wait_all(group.receive(work, SERVER), operation)
             return
         workers = [rank for rank in range(group.size) if rank != SERVER]
         arriving = np.empty_like(work)
         for worker in workers:  # in rank order, so that every run adds in the same order
-            group.wait_all(group.receive(arriving, worker), what)
+            group.wait_all(group.receive(arriving, worker), operation)
             UFUNCS[op](work, arriving, out=work)
         finish(work)
         for worker in workers:
-            group.wait_all(group.send(work, worker), what)
+            group.wait_all(group.send(work, worker), operation)

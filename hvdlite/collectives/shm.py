@@ -113,8 +113,8 @@ class SharedMemoryCollectives(Collectives):
         self.staged = ()
         if not batch:
             return
-        first, what = batch[0], batch[0].descriptor
-        if what.kind != "allreduce" or what.op == ADASUM:
+        first, descriptor = batch[0], batch[0].descriptor
+        if descriptor.kind != "allreduce" or descriptor.op == ADASUM:
             return
         if first.shared_rows is not None or first.stream is not None:
             return
@@ -124,17 +124,17 @@ class SharedMemoryCollectives(Collectives):
             self.staged = self._rows(number & 1, arrays[0].dtype, total)
             mine = self.staged[self.group.index]
             pack(arrays, mine)
-            multiply(mine, what.prescale)
+            multiply(mine, descriptor.prescale)
 
     def run_staged(self, batch: Sequence[Request]) -> np.ndarray:
-        what, rows = batch[0].descriptor, self.staged
+        descriptor, rows = batch[0].descriptor, self.staged
         outputs = [array for request in batch for array in request.outputs]
-        finish = Finish(what.op, what.postscale, self.group.size)
+        finish = Finish(descriptor.op, descriptor.postscale, self.group.size)
         result = outputs[0] if len(outputs) == 1 else np.empty_like(rows[0])
         if rows[0].nbytes <= REDUCE_ALONE_BYTES:
-            reduce_into(result, rows, what.op, finish)
+            reduce_into(result, rows, descriptor.op, finish)
         else:
-            self._reduce_slice(rows, what.op, finish)
+            self._reduce_slice(rows, descriptor.op, finish)
             self.group.sync("allreduce")
             self._collect(rows, result)
         return result

@@ -62,7 +62,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 def joined_ranks(offers: Sequence[Offer], ranks: Sequence[int]) -> list[int]:
     """The ranks that have called join()."""
     kinds = [{descriptor.kind for descriptor in offer.calls} for offer in offers]
-    return [rank for rank, some in zip(ranks, kinds, strict=True) if "join" in some]
+    return [rank for rank, called in zip(ranks, kinds, strict=True) if "join" in called]
 
 
 def resolve(offers: Sequence[Offer], ranks: Sequence[int]) -> Decision:

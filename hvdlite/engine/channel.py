@@ -2,7 +2,9 @@
 
 Each rank shows a digest of the calls that it has pending. In the common case all digests are
 equal and the calls run at once, in that order. Only when they differ do the ranks exchange the
-calls themselves, and decide from these (see `agreement`).
+calls themselves, and decide from these (see `agreement`). In Horovod, ranks compare bits that
+stand for calls of earlier steps instead (Romero and others, "Accelerating collective communication
+in data parallel training across deep learning frameworks", 2022).
 """
 
 import math
@@ -10,12 +12,12 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hvdlite.collectives.choose import choose
-from hvdlite.collectives.interface import Collectives
 from hvdlite.collectives.reduction import neutral
 from hvdlite.engine import fusion
 from hvdlite.engine.agreement import QUIET, Offer, joined_ranks, resolve
@@ -44,7 +46,7 @@ class Channel:
     def __init__(self, engine: "Engine", group: Group):
         self.engine, self.group = engine, group
         self.collectives = choose(group)
-        self.lane = Lane(group)
+        self.lane = Lane(group, self.collectives)
         self.lock = threading.RLock()
         self.pending: dict[str, Request] = {}  # by the key of the call
         self.round = 0
@@ -131,7 +133,7 @@ class Channel:
         for key, message in errors.items():
             if key in self.pending:
                 self._fail(self.pending.pop(key), message)
-        return [self.pending.pop(what.key, None) or self._stand_in(what) for what in run]
+        return [self.pending.pop(each.key, None) or self._stand_in(each) for each in run]
 
     def _fail(self, request: Request, message: str) -> None:
         """A call ends with the same error on all ranks."""
@@ -192,18 +194,16 @@ class Channel:
                     unpack(result, outputs)
         else:
             for batch in fusion.plan(requests, self._threshold):
+                run = KINDS[batch[0].descriptor.kind].run
                 if batch[0].stream is None:
-                    self._run_batch(batch)
+                    run(self, self.collectives, *batch)
                 else:
                     self.engine.watch_gpu()
-                    self.lane.run(batch, self._run_batch, len(self.engine.channels) > 1)
+                    self.lane.run(batch, partial(run, self), len(self.engine.channels) > 1)
         for request in requests:
             request.finish()
             if timeline:
                 timeline.finished(request)
-
-    def _run_batch(self, batch: list[Request], collectives: Collectives | None = None) -> None:
-        KINDS[batch[0].descriptor.kind].run(self, collectives or self.collectives, *batch)
 
     def activity(self, requests: Sequence[Request], *words: str) -> AbstractContextManager:
         """Shows in the timeline, if there is one, that a part of the work is going on."""

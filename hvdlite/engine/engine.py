@@ -8,7 +8,7 @@ every group.
 import collections
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from types import FrameType
@@ -21,8 +21,7 @@ from hvdlite.engine.timeline import Timeline
 from hvdlite.engine.waits import Waits
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.gpu import cuda, watchdog
-from hvdlite.gpu.cuda import CPU, Device
-from hvdlite.request import ADASUM, Descriptor, Part, Request
+from hvdlite.request import ADASUM, Descriptor, Request
 from hvdlite.runtime.groups import Group
 from hvdlite.runtime.world import World
 from hvdlite.waiting.status import broken_message, where_in_users_code
@@ -99,33 +98,15 @@ class Engine:
             return f"noname.{self.counters[kind, set_id]}"
 
     def start(
-        self,
-        kind: str,
-        name: str | None,
-        set_id: int,
-        parts: Sequence[Part],
-        op: int = -1,
-        root: int = -1,
-        scales: tuple[float, float] = (1.0, 1.0),
-        device: Device = CPU,
+        self, kind: str, name: str | None, set_id: int, make: Callable[[str], list[Request]]
     ) -> list[Request]:
-        """Start a request for each part, as `submit` does. A single one has the call's own name.
+        """Start the requests that `make` gives for the call's name, or its number without one.
 
         An interrupt in the middle leaves this rank's numbers ahead of the others', which all ranks
-        must learn.
+        must learn. Raises what `submit` does.
         """
-        numbered, requests = name is None, []
         try:
-            base = self.next_name(kind, set_id) if numbered else name
-            for i, part in enumerate(parts, 1):
-                each = base if len(parts) == 1 else f"{base}_{i}of{len(parts)}"
-                # By position, which takes half the time of keywords.
-                descriptor = Descriptor(
-                    kind, each, op, part.dtype, part.shapes, root, *scales, device.name, numbered
-                )
-                request = Request(descriptor, part.inputs, part.outputs, part.counts, part.payload)
-                request.stream, request.current = device.stream, device.current
-                requests.append(request)
+            requests = make(self.next_name(kind, set_id) if name is None else name)
             self.submit(requests, set_id)
         except KeyboardInterrupt as error:
             if set_id in self.channels:
@@ -133,13 +114,25 @@ class Engine:
             raise
         return requests
 
-    def call(self, kind: str, name: str | None = None, set_id: int = 0, **part: Any) -> Request:
+    def call(
+        self,
+        kind: str,
+        name: str | None = None,
+        set_id: int = 0,
+        shapes: tuple = ((),),
+        payload: Any = None,
+    ) -> Request:
         """Make a call that has no tensor, and wait for it.
 
-        `part` are the fields of its only part, such as the `payload` (picklable) of kinds that
-        exchange objects, whose result is every rank's, in rank order.
+        `payload` (picklable) is this rank's object in kinds that exchange them, whose result is
+        the list of all ranks', in rank order. `shapes` must be the same on all ranks.
         """
-        (request,) = self.start(kind, name, set_id, [Part(**part)])
+
+        def make(own: str) -> list[Request]:
+            descriptor = Descriptor(kind, own, shapes=shapes, numbered=name is None)
+            return [Request(descriptor, payload=payload)]
+
+        (request,) = self.start(kind, name, set_id, make)
         self.wait(request)
         return request
 
@@ -260,7 +253,11 @@ class Engine:
             try:
                 requests = channel.advance()
                 if requests:
-                    self._run_beside_others(channel, requests)
+                    others = [each for each in self.channels.values() if each is not channel]
+                    if any(each.pending for each in others):
+                        self._run_beside_others(channel, requests)
+                    else:
+                        channel.run(requests)
                     channel.finished = channel.round
             except BaseException as error:
                 for request in [*requests, *channel.pending.values()]:
@@ -272,14 +269,11 @@ class Engine:
                 channel.lock.release()
 
     def _run_beside_others(self, channel: Channel, requests: list[Request]) -> None:
-        """Run agreed calls while a helper thread, if need be, moves the other groups along.
+        """Run agreed calls while a helper thread moves the other groups along.
 
         Two ranks that are in two groups may begin the groups' collectives in different orders;
         each would wait for the other inside of one, if the other one stood still meanwhile.
         """
-        if not any(each.pending for each in self.channels.values() if each is not channel):
-            channel.run(requests)
-            return
         over = threading.Event()
         helper = threading.Thread(target=self._help, args=(over,), daemon=True)
         helper.start()

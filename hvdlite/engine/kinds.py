@@ -35,14 +35,14 @@ class Kind:
     after_join: bool = False  # a rank without data can take part: with zeros, or with nothing
 
 
-def _allreduce(channel: "Channel", ways: Collectives, *batch: Request) -> None:
-    what, rows = batch[0].descriptor, batch[0].shared_rows
+def _allreduce(channel: "Channel", collectives: Collectives, *batch: Request) -> None:
+    descriptor, rows, size = batch[0].descriptor, batch[0].shared_rows, channel.group.size
     if rows is not None and not channel.has_stand_ins:
         # The others may read this rank's row since the agreement, so that it can't be scaled any
         # more: both factors are applied to the sum.
-        finish = Finish(what.op, what.prescale * what.postscale, channel.group.size)
-        with channel.activity(batch, ways.name, "ALLREDUCE"):
-            ways.allreduce_rows(rows, what.op, finish)
+        finish = Finish(descriptor.op, descriptor.prescale * descriptor.postscale, size)
+        with channel.activity(batch, collectives.name, "ALLREDUCE"):
+            collectives.allreduce_rows(rows, descriptor.op, finish)
         return
     outputs = [array for request in batch for array in request.outputs]
     buffer = outputs[0]
@@ -52,19 +52,19 @@ def _allreduce(channel: "Channel", ways: Collectives, *batch: Request) -> None:
         inputs = [array for request in batch for array in request.inputs]
         if len(outputs) > 1 or inputs[0] is not buffer:
             slices.pack(inputs, buffer)
-        if what.prescale != 1.0:
+        if descriptor.prescale != 1.0:
             pieces = slices.slices_of([len(array) for array in inputs])
             for request, piece in zip(batch, pieces, strict=True):  # one tensor each
                 if not request.is_stand_in:
-                    multiply(buffer[piece], what.prescale)
-    finish = Finish(what.op, what.postscale, channel.group.size)
-    if what.op == ADASUM:
+                    multiply(buffer[piece], descriptor.prescale)
+    finish = Finish(descriptor.op, descriptor.postscale, size)
+    if descriptor.op == ADASUM:
         with channel.activity(batch, "ADASUM", "ALLREDUCE"):
             adasum(channel.group, buffer, [len(array) for array in outputs])
             finish(buffer)
     else:
-        with channel.activity(batch, ways.name, "ALLREDUCE"):
-            ways.allreduce(buffer, what.op, finish)
+        with channel.activity(batch, collectives.name, "ALLREDUCE"):
+            collectives.allreduce(buffer, descriptor.op, finish)
     if len(outputs) > 1:
         with channel.activity(batch, COPY_OUT):
             slices.unpack(buffer, outputs)
@@ -77,58 +77,58 @@ def _allreduce_key(descriptor: Descriptor) -> tuple | None:
     return descriptor.op, descriptor.dtype, *scales, descriptor.device
 
 
-def _broadcast(channel: "Channel", ways: Collectives, *batch: Request) -> None:
-    with ways.together():
+def _broadcast(channel: "Channel", collectives: Collectives, *batch: Request) -> None:
+    with collectives.together():
         for request in batch:
             root = channel.group.ranks.index(request.descriptor.root)
-            ways.broadcast(request.outputs[0], root)
+            collectives.broadcast(request.outputs[0], root)
 
 
 def _broadcast_key(descriptor: Descriptor) -> tuple:
     return "broadcast", descriptor.device
 
 
-def _allgather(channel: "Channel", ways: Collectives, request: Request) -> None:
+def _allgather(channel: "Channel", collectives: Collectives, request: Request) -> None:
     rows = channel.group.allgather_numbers(request.counts)[:, 0]
     counts = (rows * math.prod(request.descriptor.shapes[0])).tolist()
-    request.result = ways.allgather(request.inputs[0], counts), rows
+    request.result = collectives.allgather(request.inputs[0], counts), rows
 
 
-def _alltoall(channel: "Channel", ways: Collectives, request: Request) -> None:
+def _alltoall(channel: "Channel", collectives: Collectives, request: Request) -> None:
     splits = channel.group.allgather_numbers(request.counts)
     row, index = math.prod(request.descriptor.shapes[0]), channel.group.index
     send, receive = (splits[index] * row).tolist(), (splits[:, index] * row).tolist()
-    received = ways.alltoall(request.inputs[0], send, receive)
+    received = collectives.alltoall(request.inputs[0], send, receive)
     request.result = received, splits[:, index]
 
 
-def _reducescatter(channel: "Channel", ways: Collectives, request: Request) -> None:
+def _reducescatter(channel: "Channel", collectives: Collectives, request: Request) -> None:
     """Rows that can't be shared out evenly: the first ranks get one more."""
-    what, size = request.descriptor, channel.group.size
-    rows, *row = what.shapes[0]
+    descriptor, size = request.descriptor, channel.group.size
+    rows, *row = descriptor.shapes[0]
     counts = [(rows // size + (i < rows % size)) * math.prod(row) for i in range(size)]
     data = request.inputs[0]
-    if what.prescale != 1.0:
+    if descriptor.prescale != 1.0:
         data = data.copy()
-        multiply(data, what.prescale)
-    finish = Finish(what.op, what.postscale, size)
-    request.result = ways.reducescatter(data, counts, what.op, finish)
+        multiply(data, descriptor.prescale)
+    finish = Finish(descriptor.op, descriptor.postscale, size)
+    request.result = collectives.reducescatter(data, counts, descriptor.op, finish)
 
 
-def _allocate(channel: "Channel", ways: Collectives, request: Request) -> None:
-    request.result = ways.allocate(request.descriptor.shapes[0][0])
+def _allocate(channel: "Channel", collectives: Collectives, request: Request) -> None:
+    request.result = collectives.allocate(request.descriptor.shapes[0][0])
 
 
-def _join(channel: "Channel", ways: Collectives, request: Request) -> None:
+def _join(channel: "Channel", collectives: Collectives, request: Request) -> None:
     request.result = channel.last_to_join()
     channel.recount()  # ranks that joined early have made fewer calls
 
 
-def _exchange(channel: "Channel", ways: Collectives, request: Request) -> None:
+def _exchange(channel: "Channel", collectives: Collectives, request: Request) -> None:
     request.result = channel.group.allgather_object(request.payload)
 
 
-def _nothing(channel: "Channel", ways: Collectives, request: Request) -> None:
+def _nothing(channel: "Channel", collectives: Collectives, request: Request) -> None:
     """Agreeing on it was all there is to do."""
 
 

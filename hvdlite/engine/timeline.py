@@ -86,9 +86,10 @@ class Timeline:
 
     def finished(self, request: Request) -> None:
         """The request has its result, or its error."""
-        what = request.descriptor
+        descriptor, members = request.descriptor, len(request.members)
         # Where it has members the shape is that of all of them together.
-        args = {"dtype": what.dtype, "shape": str(what.shapes[0]), "members": len(request.members)}
+        shape = str(descriptor.shapes[0])
+        args = {"dtype": descriptor.dtype, "shape": shape, "members": members}
         self._mark([request], "E", args=args)
 
     # Writing

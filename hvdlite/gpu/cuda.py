@@ -98,8 +98,8 @@ def moved(request: Request, move: Callable[[np.ndarray], np.ndarray]) -> Request
     if request.outputs is not request.inputs:
         outputs = [move(each) for each in request.outputs]
     counts, members, joined = request.counts, request.members, request.is_stand_in
-    what = request.descriptor
-    return Request(what, inputs, outputs, counts, members=members, is_stand_in=joined)
+    descriptor = request.descriptor
+    return Request(descriptor, inputs, outputs, counts, members=members, is_stand_in=joined)
 
 
 def take_results(request: Request, copies: Request) -> None:

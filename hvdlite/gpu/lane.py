@@ -13,11 +13,12 @@ from hvdlite.runtime.groups import Group, give_back
 class Lane:
     """A group's GPU on this rank, which is that of its first call, and NCCL between them.
 
-    A tensor on another GPU of this process is copied there and back.
+    A tensor on another GPU of this process is copied there and back. `run` is for the thread that
+    holds the channel's lock; the rest may be called from any.
     """
 
-    def __init__(self, group: Group):
-        self._group = group
+    def __init__(self, group: Group, on_host: Collectives):
+        self._group, self._on_host = group, on_host
         self._device: int | None = None
         self._stream: Any = None  # of its own; see `run`
         self._asked = False
@@ -34,10 +35,10 @@ class Lane:
     def run(
         self,
         batch: list[Request],
-        run: Callable[[list[Request], Collectives | None], None],
+        run: Callable[..., None],
         shares: bool,
     ) -> None:
-        """Run calls on NCCL, or else with copies in host memory, for which `run` gets None.
+        """Run calls, as `run(collectives, *batch)`, on NCCL, or else with copies in host memory.
 
         NCCL's kernels wait on the GPU for those of the other ranks, which may begin the calls of
         several groups in another order. So where the GPU `shares` its time with other groups,
@@ -71,16 +72,16 @@ class Lane:
 
     def _run_here(self, batch: list[Request], run: Callable) -> None:
         if collectives := self._collectives_for(batch[0].descriptor):
-            run(batch, collectives)
+            run(collectives, *batch)
             return
         copies = [cuda.moved(request, cuda.to_host) for request in batch]
-        run(copies, None)
+        run(self._on_host, *copies)
         for request, copy in zip(batch, copies, strict=True):
             cuda.take_results(request, copy)
 
-    def _collectives_for(self, what: Descriptor) -> NCCLCollectives | None:
+    def _collectives_for(self, descriptor: Descriptor) -> NCCLCollectives | None:
         """NCCL where it can do it. Collective at a group's first call on a GPU."""
-        if not NCCLCollectives.can(what):
+        if not NCCLCollectives.can(descriptor):
             return None
         if not self._asked:
             self.nccl = NCCLCollectives.create(self._group)

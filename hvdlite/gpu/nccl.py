@@ -87,9 +87,10 @@ class NCCLCollectives(Collectives):
         return cls(group, communicator)
 
     @staticmethod
-    def can(what: Descriptor) -> bool:
+    def can(descriptor: Descriptor) -> bool:
         """Whether NCCL has the operation; if not, host memory is the way."""
-        return what.op != ADASUM and not (what.op == PRODUCT and what.dtype.startswith("complex"))
+        complex_product = descriptor.op == PRODUCT and descriptor.dtype.startswith("complex")
+        return descriptor.op != ADASUM and not complex_product
 
     def allreduce(self, buffer: np.ndarray, op: int, finish: Finish) -> None:
         work = buffer

@@ -57,9 +57,9 @@ class GradientOptions:
         return getattr(self.compression, "wire_dtype", None)
 
     @property
-    def own_compressor(self) -> bool:
-        """Whether gradients pass through a Compressor of the user's own."""
-        return self.compression is not NoneCompressor and self.wire_dtype is None
+    def compressor(self) -> Any:
+        """What each gradient passes through on its way: a Compressor of the user's own, or none."""
+        return self.compression if self.wire_dtype is None else NoneCompressor
 
 
 def check_passes(passes: Any) -> int:

@@ -4,7 +4,7 @@ A bucket is a flat buffer for gradients of one dtype. On one host it lies in sha
 a reduction moves nothing but the buffer.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, zip_longest
 from typing import Any, NamedTuple
 
@@ -55,7 +55,7 @@ class Bucket:
         self.count = self._presence_start + len(self.members)
         self._rows: Sequence[np.ndarray] | None = None
 
-    def place(self, segment: Segment | None) -> None:
+    def use_segment(self, segment: Segment | None) -> None:
         """Put the buffer into this rank's row of shared memory, or into its own memory."""
         if segment is None:
             self.use(np.zeros(self.count, dtype=self.dtype))
@@ -78,6 +78,15 @@ class Bucket:
         for k, gradient in enumerate(gradients):
             self.piece(k)[...] = gradient
         self.presence[:] = DENSE
+
+    def reduced(
+        self, gradients: Sequence[Any], became_sparse: Callable[[float], bool]
+    ) -> Sequence[Any]:
+        """What becomes of the gradients that were put in; here views of the buffer, for all.
+
+        `became_sparse` tells from a reduced presence whether the gradient is sparse on any rank.
+        """
+        return [self.piece(k) for k in range(len(self.members))]
 
     def request(self, name: str, op: int, scales: tuple[float, float], traced: bool) -> Request:
         """The allreduce of the whole buffer; `traced` if a timeline is to show its gradients."""
@@ -112,10 +121,13 @@ class GradientReducer:
     """Reduces the gradients of one list, as often as wanted; all ranks of the set take part.
 
     `lay_out` says which gradients there are. For each step a binding then gives them to `reduce`,
-    or fills and starts some buckets earlier, and finds the reduced gradients in the `buckets`.
+    which returns the reduced ones; it may have filled and started some of the `buckets` before.
 
     A gradient that is sparse on any rank gets `sparse_presence` there, and is put in as
     dense, once. From the next step on it is one of `sparse`, which have no place in a bucket.
+
+    One thread at a time may use it. On a GPU, what `reduce` returns is there for what the caller's
+    current stream does next.
     """
 
     def __init__(self, options: GradientOptions):
@@ -157,11 +169,11 @@ class GradientReducer:
         self._laid_out = False
         self._under_way, self._gradients = {}, list(gradients)
         number = digest(tuple((each.shape, each.dtype.name) for each in gradients))
-        told = self._told("layout", (number, sorted(sparse)))
-        if len({theirs for theirs, _ in told.values()}) > 1:
-            self._tell_what_differs()
+        answers = self._survey("layout", (number, sorted(sparse)))
+        if len({shown for shown, _ in answers.values()}) > 1:
+            self._raise_difference()
         if not self.options.sparse_as_dense:
-            self.sparse = {i for _, positions in told.values() for i in positions}
+            self.sparse = {i for _, positions in answers.values() for i in positions}
         dense = [i for i in range(len(gradients)) if i not in self.sparse]
         self.buckets = list(self.make_buckets(gradients, dense))
         for i, bucket in enumerate(self.buckets):
@@ -170,7 +182,7 @@ class GradientReducer:
         self._engine.submit(requests, self._set_id)
         for bucket, request in zip(self.buckets, requests, strict=True):
             self._engine.wait(request)
-            bucket.place(request.result)
+            bucket.use_segment(request.result)
         self._laid_out = True
 
     def make_buckets(
@@ -179,23 +191,23 @@ class GradientReducer:
         """The buckets for the gradients at these positions: one for each dtype."""
         return [Bucket(gradients, members) for members in by_dtype(gradients, positions)]
 
-    def _told(self, title: str, item: object) -> dict[int, object]:
+    def _survey(self, title: str, item: object) -> dict[int, object]:
         """What each rank has to tell; those that have joined have nothing."""
         survey = self._engine.call("survey", f"{self.name}.{title}", self._set_id, payload=item)
         ranks = zip(self.options.process_set.ranks, survey.result, strict=True)
         return {rank: item for rank, item in ranks if item is not None}
 
-    def _tell_what_differs(self) -> None:
-        lists = self._told("differences", [(each.form, each.name) for each in self._gradients])
+    def _raise_difference(self) -> None:
+        lists = self._survey("differences", [(each.form, each.name) for each in self._gradients])
         missing = ("missing", "")
-        for place, row in enumerate(zip_longest(*lists.values(), fillvalue=missing), 1):
+        for position, row in enumerate(zip_longest(*lists.values(), fillvalue=missing), 1):
             if len({form for form, _ in row}) > 1:
                 each = [
                     f"'{name}', {form}, on rank {rank}" if name else f"missing on rank {rank}"
                     for rank, (form, name) in zip(lists, row, strict=True)
                 ]
                 raise HorovodInternalError(
-                    f"the ranks' models differ: gradient {place} is {'; '.join(each)}. "
+                    f"the ranks' models differ: gradient {position} is {'; '.join(each)}. "
                     "Build the same model on every rank"
                 )
 
@@ -224,16 +236,23 @@ class GradientReducer:
         if errors:
             raise errors[0]
 
-    def reduce(self, gradients: Sequence[Any]) -> None:
+    def reduce(self, gradients: Sequence[Any]) -> list[Any]:
         """Fill and reduce all buckets that are not under way yet, and wait for all.
 
-        `gradients` are all that are laid out, also those that have no place in a bucket.
+        `gradients` are all that are laid out. Returns what becomes of them; those that have no
+        place in a bucket stay as they are.
         """
         for bucket in self.buckets:
             if bucket not in self._under_way:
                 bucket.fill([gradients[i] for i in bucket.members], self.sparse_presence)
                 self.start(bucket)
         self.wait()
+        results = list(gradients)
+        for bucket in self.buckets:
+            reduced = bucket.reduced([gradients[i] for i in bucket.members], self.became_sparse)
+            for i, each in zip(bucket.members, reduced, strict=True):
+                results[i] = each
+        return results
 
     def became_sparse(self, reduced: float) -> bool:
         """Whether a presence, after the reduction, says that the gradient is sparse somewhere."""

@@ -148,7 +148,7 @@ def distribute(optimizer: Any, options: GradientOptions, local_layers: Any = Non
             wrapped.register_local_var(variable)
     keras = importlib.import_module("keras" if native else "tf_keras")
     _keep_registered_name(keras, type(optimizer), type(wrapped))
-    see_to(keras)
+    adapt(keras)
     return wrapped
 
 
@@ -209,7 +209,7 @@ def local_layers_of(layers: Any) -> list[Any]:
 _seen: set[str] = set()
 
 
-def see_to(keras: Any) -> None:
+def adapt(keras: Any) -> None:
     """Make `keras` (the package, or tf_keras) know of wrapped optimizers; once is enough."""
     if keras.__name__ in _seen:
         return

@@ -79,7 +79,8 @@ def _on_error(
 
 def _end_job_by(world: World, error: BaseException) -> None:
     code = 130 if isinstance(error, KeyboardInterrupt) else 1  # as a shell says it
-    _end_job(world, code, f"ended with {type(error).__name__}: {error}")
+    said = f": {error}" if str(error) else ""
+    _end_job(world, code, f"ended with {type(error).__name__}{said}")
 
 
 def _uncaught() -> BaseException | None:

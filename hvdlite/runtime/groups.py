@@ -84,7 +84,7 @@ class Group:
             if rank != world_rank and status.progress(rank, self.set_id).finished <= finished
         ]
 
-    def sync(self, what: str = "a collective") -> None:
+    def sync(self, operation: str = "a collective") -> None:
         """Wait, interruptibly, until all ranks of a shared group are here.
 
         This and `wait_all` are for collectives that all ranks have begun. They raise
@@ -92,7 +92,7 @@ class Group:
         """
         number = self.exchange.signal()
         if not self.exchange.signalled(number):
-            wait_until(lambda: self.exchange.signalled(number), self, what, self._behind)
+            wait_until(lambda: self.exchange.signalled(number), self, operation, self._behind)
 
     def begin(self, call: Callable[..., "MPI.Request"], *buffers: Any, **more: Any):
         """Start an MPI call. Its buffers outlive an interrupt, as MPI may still write to them."""
@@ -101,12 +101,12 @@ class Group:
         under_way.request = call(*buffers, **more)
         return under_way.request
 
-    def wait_all(self, requests: "Sequence[MPI.Request]", what: str = "a collective") -> None:
+    def wait_all(self, requests: "Sequence[MPI.Request]", operation: str = "a collective") -> None:
         """Wait, interruptibly, for all MPI calls that have begun."""
         for request in requests:
             if not request.Test():
                 done = partial(_is_over, request)
-                wait_until(done, self, what, self._behind)
+                wait_until(done, self, operation, self._behind)
         self.under_way.clear()
 
     def allgather_numbers(self, numbers: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from hvdlite import calls
 from hvdlite.collectives.reduction import BFLOAT16
+from hvdlite.compression import compress, decompress
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.gradients.options import GradientOptions
 from hvdlite.gradients.reducer import Bucket, Gradient, GradientReducer
@@ -116,9 +117,7 @@ class GradientSync:
     def _reduce(
         self, tensors: list[tf.Tensor], local: list[int], names: Sequence[str]
     ) -> list[tf.Tensor]:
-        compression, contexts = self.options.compression, ()
-        if self.options.own_compressor:
-            tensors, contexts = zip(*map(compression.compress, tensors), strict=True)
+        tensors, contexts = compress(tensors, self.options.compressor)
         name, place = name_of("gradients", None), self._place(tensors)
         if place is not None:
             reduced = self._reduce_flat(tensors, names, place)
@@ -130,7 +129,7 @@ class GradientSync:
                 [(), *(tensor.shape for tensor in tensors)],
             )
             self.ready = ready if self.passes > 1 else True
-        return list(map(compression.decompress, reduced, contexts)) if contexts else reduced
+        return decompress(reduced, contexts, self.options.compressor)
 
     # On a GPU
 
@@ -230,12 +229,10 @@ class GradientSync:
             ]
             reducer.lay_out(gradients, name=name)
             self._reducers[key] = reducer
-        reducer.reduce(arrays)
-        results = list(arrays)
-        for bucket in reducer.buckets:
-            for k, i in enumerate(bucket.members):
-                results[i] = bucket.piece(k).astype(arrays[i].dtype, copy=self.keep)
-        return results
+        return [
+            reduced.astype(array.dtype, copy=self.keep)
+            for array, reduced in zip(arrays, reducer.reduce(arrays), strict=True)
+        ]
 
     def _wire_dtype(self, dtype: np.dtype) -> np.dtype:
         wire = self.options.wire_dtype

@@ -4,7 +4,6 @@ Gradients flow through all of them. As in Horovod, the loss is understood as the
 of each rank's own loss; see `hvdlite.torch.allreduce_ops`.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import tensorflow as tf
 
 from hvdlite import basics, calls
 from hvdlite.basics import process_set_number
-from hvdlite.compression import compressed
+from hvdlite.compression import compress, decompress
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import ADASUM, AVERAGE, MAX, MIN, PRODUCT, SUM
 from hvdlite.tensorflow import gpu
@@ -163,9 +162,9 @@ def grouped_allreduce(
         gathered = _gather_slices(list(sparse.values()), op, scales, process_set)
         results.update(zip(sparse, gathered, strict=True))
     if dense:
-        values, options = as_tensors(dense.values(), "allreduce"), (name, op, *scales, process_set)
-        reduced = compressed(lambda given: _allreduce(given, *options), values, compression)
-        results.update(zip(dense, reduced, strict=True))
+        sent, contexts = compress(as_tensors(dense.values(), "allreduce"), compression)
+        reduced = _allreduce(sent, name, op, *scales, process_set)
+        results.update(zip(dense, decompress(reduced, contexts, compression), strict=True))
     return [results[i] for i in range(len(results))]
 
 
@@ -347,8 +346,8 @@ def grouped_reducescatter(
             [g * tf.cast(factor, g.dtype) for g in grads], None, False, process_set
         )
 
-    function = functools.partial(_differentiable, forward=forward, backward=backward)
-    return compressed(function, as_tensors(tensors, "reducescatter"), compression)
+    sent, contexts = compress(as_tensors(tensors, "reducescatter"), compression)
+    return decompress(_differentiable(sent, forward, backward), contexts, compression)
 
 
 # Meeting, and numbers that a graph reads when it runs

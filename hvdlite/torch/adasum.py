@@ -57,7 +57,7 @@ class AdasumMixin(DistributedMixin):
     def _distributed_step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take the wrapped optimizer's step on this rank's gradients, then combine all steps."""
         self._opt_called = True  # for the schedulers' check of the order of calls
-        base_step = self._plain_step()
+        base_step = super(DistributedMixin, self).step
         params = self._sync.parameters(self.param_groups)
         with torch.no_grad():
             before = [param.clone() for param in params]

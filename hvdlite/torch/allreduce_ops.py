@@ -14,7 +14,7 @@ import torch
 
 from hvdlite import calls
 from hvdlite.calls import operation
-from hvdlite.compression import compressed
+from hvdlite.compression import compress, decompress
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.torch.compression import Compression, Compressor
 from hvdlite.torch.handles import start
@@ -40,8 +40,14 @@ def differentiable(
     tensors: Sequence[torch.Tensor],
 ) -> list[torch.Tensor]:
     """`run(*tensors)`, with the gradients that `back(*gradients)` gives the tensors."""
-    needed = torch.is_grad_enabled() and any(getattr(t, "requires_grad", False) for t in tensors)
-    return list(_Collective.apply(run, back, *tensors) if needed else run(*tensors))
+    if needs_gradients(tensors):
+        return list(_Collective.apply(run, back, *tensors))
+    return list(run(*tensors))
+
+
+def needs_gradients(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether gradients are to flow to any of the tensors."""
+    return torch.is_grad_enabled() and any(getattr(t, "requires_grad", False) for t in tensors)
 
 
 def allreduce_call(
@@ -59,8 +65,7 @@ def allreduce_call(
     op = operation(average, op)
     sources, device = places(tensors, "allreduce")
     targets = sources if in_place else [Place(_new_like(tensor), device) for tensor in tensors]
-    arrays = [place.array for place in sources]
-    into = arrays if in_place else [place.array for place in targets]
+    arrays, into = [place.array for place in sources], [place.array for place in targets]
     call = calls.allreduce(arrays, into, name, op, *options, device)
     return call.then(lambda _: [place.give_back() for place in targets])
 
@@ -144,15 +149,6 @@ def grouped_allreduce_async(
 # Blocking
 
 
-def reduced(tensors: Sequence[torch.Tensor], name: str | None, *options: Any) -> list[torch.Tensor]:
-    """New tensors; `options` are op, the factors before and after it, and the process set."""
-
-    def run(*given: torch.Tensor) -> list[torch.Tensor]:
-        return allreduce_call(given, False, None, name, *options).wait()
-
-    return differentiable(run, lambda *gradients: reduced(gradients, None, *options), tensors)
-
-
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -189,7 +185,16 @@ def grouped_allreduce(
     They travel together, in less time than one by one. Returns new tensors. Gradients flow through.
     """
     options = (operation(average, op), prescale_factor, postscale_factor, process_set)
-    return compressed(lambda given: reduced(given, name, *options), tensors, compression)
+    sent, contexts = compress(tensors, compression)
+    if needs_gradients(sent):
+        reduced = differentiable(
+            lambda *given: allreduce_call(given, False, None, name, *options).wait(),
+            lambda *given: grouped_allreduce(given, None, None, Compression.none, *options),
+            sent,
+        )
+    else:  # as nearly always: straight on
+        reduced = allreduce_call(sent, False, None, name, *options).wait()
+    return decompress(reduced, contexts, compression)
 
 
 def allreduce_(

@@ -1,11 +1,11 @@
 """Buckets of torch gradients; after the reduction, a gradient is a view of its bucket."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-from hvdlite.gradients.reducer import DENSE, NONE, Bucket, Gradient, GradientReducer
+from hvdlite.gradients.reducer import DENSE, NONE, Bucket, Gradient
 from hvdlite.torch.tensors import from_array
 
 
@@ -60,7 +60,7 @@ class TensorBucket(Bucket):
         return self.presence.tolist()
 
     def reduced(
-        self, gradients: Sequence[torch.Tensor | None], reducer: GradientReducer
+        self, gradients: Sequence[torch.Tensor | None], became_sparse: Callable[[float], bool]
     ) -> list[torch.Tensor | None]:
         """The reduced gradients, where `gradients` are those of this rank.
 
@@ -71,7 +71,7 @@ class TensorBucket(Bucket):
             view, tensor = self.views[k], self.tensors[k]
             if presence == NONE and mine is None:
                 results.append(None)
-            elif reducer.became_sparse(presence):
+            elif became_sparse(presence):
                 results.append(view.to(tensor.device, tensor.dtype).to_sparse(1))
             elif self.holds(k):
                 results.append(view)

@@ -35,7 +35,7 @@ class GPUBucket(TensorBucket):
     def allocation(self, name: str) -> Request:
         return Request(Descriptor("barrier", name))  # the memory is one's own
 
-    def place(self, segment: Segment | None) -> None:
+    def use_segment(self, segment: Segment | None) -> None:
         self._device = self.tensors[0].device
         buffer = torch.zeros(self.count, dtype=self.torch_dtype, device=self._device)
         self.flat, self.presence = as_array(buffer), buffer[-len(self.tensors) :]

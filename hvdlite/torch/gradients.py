@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from hvdlite.compression import NoneCompressor, compress, decompress
 from hvdlite.engine.engine import Engine
 from hvdlite.exceptions import HorovodInternalError
 from hvdlite.gradients.options import GradientOptions
@@ -52,16 +53,6 @@ class TensorReducer(GradientReducer):
     ) -> Sequence[Bucket]:
         return make_buckets(gradients, positions, self.tensors, self.options.wire_dtype)
 
-    def reduced(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """What becomes of all gradients that are laid out; the sparse ones stay as they are."""
-        self.reduce(gradients)
-        results = list(gradients)
-        for bucket in self.buckets:
-            given = [gradients[i] for i in bucket.members]
-            for i, each in zip(bucket.members, bucket.reduced(given, self), strict=True):
-                results[i] = each
-        return results
-
     def reduce_list(
         self, gradients: Sequence[torch.Tensor], names: Sequence[str]
     ) -> list[torch.Tensor]:
@@ -69,16 +60,13 @@ class TensorReducer(GradientReducer):
 
         Through a Compressor of the user's own each of them passes on its way there and back.
         """
-        compression, contexts = self.options.compression, []
-        if self.options.own_compressor:
-            gradients, contexts = zip(*map(compression.compress, gradients), strict=True)
+        gradients, contexts = compress(gradients, self.options.compressor)
         forms = [(each.shape, each.dtype, each.device) for each in gradients]
         if not self.is_current or forms != self._forms:
             self._forms = forms
             # Tensors like these, without their memory.
             self.lay_out_for([each.new_empty(()).expand(each.shape) for each in gradients], names)
-        results = self.reduced(gradients)
-        return list(map(compression.decompress, results, contexts)) if contexts else results
+        return decompress(self.reduce(gradients), contexts, self.options.compressor)
 
 
 class GradientSync:
@@ -128,8 +116,8 @@ class GradientSync:
 
         def hook(param: torch.Tensor) -> None:
             sync = this()
-            if sync is not None:
-                sync._count(param)
+            if sync is not None and sync._count(param):
+                sync._complete(param)
 
         opaque(hook)
         for param in self._parameters():
@@ -149,7 +137,8 @@ class GradientSync:
         self._passes.pop(id(param), None)
         self._lost_hooks = True
 
-    def _count(self, param: torch.Tensor) -> None:
+    def _count(self, param: torch.Tensor) -> bool:
+        """Count a backward pass of a parameter; whether it is the last one before the step."""
         if not self._passes:
             self._uses.begin()
             self._counted_by = running_engine()
@@ -161,13 +150,11 @@ class GradientSync:
                 raise AssertionError(self._uses.too_many(name, self.backward_passes_per_step))
             passes = 1
         self._passes[key] = passes
-        if passes == self.backward_passes_per_step:
-            self._complete(param, key)
-            self.reducer.progress()
+        return passes == self.backward_passes_per_step
 
-    def _complete(self, param: torch.Tensor, key: int) -> None:
+    def _complete(self, param: torch.Tensor) -> None:
         """A gradient has what all passes have added to it: put it into its bucket."""
-        bucket, k = self._bucket_of.get(key, (None, 0))
+        bucket, k = self._bucket_of.get(id(param), (None, 0))
         if bucket is not None and self.reducer.is_current and not param.grad.is_sparse:
             if bucket.is_early:
                 passes = self.backward_passes_per_step
@@ -177,7 +164,8 @@ class GradientSync:
                     self.reducer.start(bucket)
             elif bucket.puts_at_once and bucket.holds(k):  # a mere copy could become outdated
                 param.grad = bucket.put(k, param.grad)
-        self._versions[key] = param.grad._version
+        self._versions[id(param)] = param.grad._version
+        self.reducer.progress()
 
     def _counts(self) -> bool:
         """Whether what was counted is still of use; not so after an interrupt, or a new init()."""
@@ -225,7 +213,7 @@ class GradientSync:
 
     def _reduce(self) -> None:
         params = self._parameters()
-        if self.options.own_compressor:
+        if self.options.compressor is not NoneCompressor:
             self._reduce_compressed(params)
             return
         known = self.reducer.tensors
@@ -233,7 +221,7 @@ class GradientSync:
         if not same or not self.reducer.is_current:
             self._lay_out(params)
         became_sparse = False
-        for i, grad in enumerate(self.reducer.reduced([param.grad for param in params])):
+        for i, grad in enumerate(self.reducer.reduce([param.grad for param in params])):
             if i in self.reducer.sparse:
                 self._reduce_sparse(params[i])
             else:

@@ -27,13 +27,17 @@ def _call_of(handle: int) -> Call:
 
 
 def poll(handle: int) -> bool:
-    """Whether the call is done, so that `synchronize` won't wait. Moves calls along."""
+    """Whether the call is done, so that `synchronize` won't wait. Moves calls along.
+
+    On a GPU it is done when it is in the GPU's queue.
+    """
     return _call_of(handle).poll()
 
 
 def synchronize(handle: int) -> Any:
     """Wait for an asynchronous call and return its result.
 
+    On a GPU, what the current stream does from now on comes after the call; the host goes on.
     Raises HorovodInternalError, the same on every rank, where the call failed.
     """
     call = _call_of(handle)

@@ -76,9 +76,6 @@ class DistributedMixin(_Optimizer):
             yield
         self._synchronized = False
 
-    def _plain_step(self) -> Callable[..., Any]:
-        return super().step
-
     def _distributed_step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Reduce the gradients over the ranks, then take the wrapped optimizer's step.
 
@@ -86,7 +83,7 @@ class DistributedMixin(_Optimizer):
         depends on the loss, sees the mean loss.
         """
         self._opt_called = True  # for the schedulers' check of the order of calls
-        step = self._plain_step()
+        step = super().step
         if closure is not None and self._should_synchronize:
             return step(lambda: self._evaluate(closure))
         if self._should_synchronize:

@@ -11,18 +11,13 @@ import torch
 
 from hvdlite import calls
 from hvdlite.basics import rank
-from hvdlite.compression import compressed
+from hvdlite.compression import compress, decompress
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.request import AVERAGE, SUM
-from hvdlite.torch.allreduce_ops import differentiable, first, reduced
+from hvdlite.torch.allreduce_ops import differentiable, first, grouped_allreduce
 from hvdlite.torch.compression import Compression, Compressor
 from hvdlite.torch.handles import start
 from hvdlite.torch.tensors import check_tensor, from_array, places
-
-
-def _mean(tensors: Sequence[torch.Tensor], process_set: ProcessSet) -> list[torch.Tensor]:
-    return reduced(tensors, None, AVERAGE, 1.0, 1.0, process_set)
-
 
 # Broadcast
 
@@ -83,7 +78,7 @@ def broadcast(
         return [broadcast_call(output, root_rank, name, process_set).wait()]
 
     def back(gradient: torch.Tensor) -> list[torch.Tensor]:
-        (mean,) = _mean([gradient], process_set)
+        (mean,) = grouped_allreduce([gradient], process_set=process_set)
         return [mean if rank() == root_rank else torch.zeros_like(mean)]
 
     return differentiable(run, back, [tensor])[0]
@@ -177,7 +172,8 @@ def grouped_allgather(
     def back(*gradients: torch.Tensor) -> list[torch.Tensor]:
         of_all = allgather(torch.tensor([rows]), process_set=process_set)
         before = of_all[: process_set.rank()].sum(0).tolist()
-        pieces = zip(_mean(gradients, process_set), before, rows, strict=True)
+        means = grouped_allreduce(gradients, process_set=process_set)
+        pieces = zip(means, before, rows, strict=True)
         return [gradient.narrow(0, start, count) for gradient, start, count in pieces]
 
     return differentiable(run, back, tensors)
@@ -315,7 +311,8 @@ def grouped_reducescatter(
             gradients = [gradient * factor for gradient in gradients]
         return grouped_allgather(gradients, process_set=process_set)
 
-    return compressed(lambda given: differentiable(run, back, given), tensors, compression)
+    sent, contexts = compress(tensors, compression)
+    return decompress(differentiable(run, back, sent), contexts, compression)
 
 
 def join(device: int = -1) -> int:

@@ -2,6 +2,8 @@
 
 A round is over for a rank when all ranks have shown their number. A rank is never more than one
 round ahead of another, so two slots a rank, used in turn, are enough.
+
+Both kinds are for one thread at a time, the one that holds the lock of the group's channel.
 """
 
 import time

@@ -60,14 +60,14 @@ class Patience:
 def wait_until(
     ready: Callable[[], bool],
     group: "Group",
-    what: object,
+    call: object,
     missing: Callable[[], list[int]],
     pending: Callable[[], Sequence[str]] = tuple,
     spins: int = 100,
 ) -> None:
     """Wait for other ranks of the group until `ready()`; can be interrupted at any moment.
 
-    `what` is waited for, which the ranks in `missing()` have not come to, and messages tell of
+    `call` is waited for, to which the ranks in `missing()` have not come, and messages tell of
     the other calls in `pending()` too. Before the core is yielded come so many `spins`, unless
     that would harm others. Writes this rank's note and warns when the wait gets long.
     Raises HorovodInternalError if the collective can't finish any more or has waited longer than
@@ -86,20 +86,20 @@ def wait_until(
             # A wait inside of another one leaves that one's note as it is.
             if waited > NOTE_AFTER and not world.status.read(world.rank).text:
                 noted = True
-                world.status.write(ACTIVE, f"waits in {what} at {where_in_users_code()}")
+                world.status.write(ACTIVE, f"waits in {call} at {where_in_users_code()}")
             late = missing()
-            world.status.check(what, late)
+            world.status.check(call, late)
             if 0 < settings.stall_shutdown_time < waited:
+                message = _describe(world.status, call, waited, late, pending())
                 raise HorovodInternalError(
-                    f"{_describe(world.status, what, waited, late, pending())} It was given up "
-                    f"after {settings.stall_shutdown_time:g} s "
+                    f"{message} It was given up after {settings.stall_shutdown_time:g} s "
                     "(HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)."
                 )
             if waited > next_warning:
                 next_warning += settings.stall_warning_time
                 # One rank warns for all that wait: the lowest of them.
                 if all(rank in late for rank in group.ranks if rank < world.rank):
-                    message = _describe(world.status, what, waited, late, pending())
+                    message = _describe(world.status, call, waited, late, pending())
                     print(f"hvdlite: {message}", file=sys.stderr, flush=True)
     finally:
         if noted:
@@ -107,10 +107,10 @@ def wait_until(
 
 
 def _describe(
-    status: StatusBoard, what: object, waited: float, missing: list[int], pending: Sequence[str]
+    status: StatusBoard, call: object, waited: float, missing: list[int], pending: Sequence[str]
 ) -> str:
     """Which call waits for whom, and what those do instead."""
-    text, others = str(what), [title for title in pending if title != str(what)]
+    text, others = str(call), [title for title in pending if title != str(call)]
     if others:
         text += f" (and {len(others)} more: {', '.join(others[:_TITLES_SHOWN])}"
         text += ", ...)" if len(others) > _TITLES_SHOWN else ")"

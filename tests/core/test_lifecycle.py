@@ -1,6 +1,7 @@
 """What a world leaves behind, and what ranks that come, go and are interrupted do to each other."""
 
 from mpi import launch
+from twin import restore
 
 
 def test_init_may_be_interrupted_while_the_others_are_away():
@@ -296,3 +297,44 @@ def _interrupted_as_mpi_begins() -> list[tuple]:
 
 def test_the_buffers_of_a_call_outlive_an_interrupt_as_it_begins(ranks):
     assert ranks(2).run(_interrupted_as_mpi_begins) == [[(b"sent", b"received")]] * 2
+
+
+def _removed_amid_a_round() -> tuple[list[bool], str]:
+    """Whether what MPI may still write to is there, when a process set is gone with its calls."""
+    import gc
+    import weakref
+
+    import arrays as hvd
+    import numpy as np
+
+    from hvdlite import testing
+
+    testing.new_world(HVDLITE_RANKS_PER_HOST="1")
+    pair = hvd.add_process_set([0, 1])
+    buffers, said = [], ""
+    if hvd.rank() == 0:
+        call = hvd.allreduce(np.ones(2), process_set=pair)
+        assert not call.poll()  # rank 1 never makes it, so that the round stays open
+        under_way = testing.collectives(pair.process_set_id).group.under_way
+        buffers = [weakref.ref(array) for each in under_way for array in each.buffers]
+        assert buffers
+        del under_way
+    assert hvd.remove_process_set(pair)
+    if hvd.rank() == 0:
+        try:
+            call.wait()
+        except hvd.HorovodInternalError as error:
+            said = str(error)
+        del call
+    gc.collect()
+    hvd.barrier()
+    return [buffer() is not None for buffer in buffers], said
+
+
+def test_the_buffers_of_a_round_outlive_its_process_set(ranks):
+    three = ranks(3)
+    try:
+        (kept, said), *_ = three.run(_removed_amid_a_round, timeout=60)
+    finally:
+        three.run(restore)
+    assert kept == [True, True] and said.endswith("its process set was removed")

@@ -170,3 +170,43 @@ def _duplicate_names() -> str:
 def test_a_name_in_flight_is_refused(ranks):
     for message in ranks(2).run(_duplicate_names):
         assert "allreduce 'twice'" in message and "still under way" in message
+
+
+def _no_numbers(op: int) -> tuple[list[str], float]:
+    """What rank 1 alone is told of arrays that are no numbers, and a call of both after that."""
+    import arrays as hvd
+    import numpy as np
+
+    hvd.init()
+    told = []
+    arrays = [
+        np.array([object(), {}], dtype=object),
+        np.array(["a", "b"]),
+        np.array([b"a", b"b"]),
+        np.zeros(2, "datetime64[s]"),
+        np.zeros(2, [("x", "f4")]),
+    ]
+    kinds = [
+        lambda array: hvd.allreduce(array, op=op),
+        hvd.allgather,
+        lambda array: hvd.broadcast(array, 0),
+        hvd.alltoall,
+        lambda array: hvd.reducescatter(array, op=op),
+    ]
+    for array in arrays if hvd.rank() == 1 else ():
+        for call in kinds:
+            try:
+                call(array)
+                told.append("")
+            except TypeError as error:
+                told.append(str(error))
+    return told, hvd.allreduce(np.ones(2), op=hvd.Sum).wait()[0].item()
+
+
+@pytest.mark.parametrize("op", [0, 1, 3], ids=["Average", "Sum", "Min"])
+def test_what_is_no_number_is_an_error_of_that_call_alone(ranks, op):
+    (none, first), (told, second) = ranks(2).run(_no_numbers, op)
+    assert none == [] and first == second == 2
+    assert len(told) == 25
+    for message in told:
+        assert message.startswith("collectives take tensors of numbers, not of dtype "), told

@@ -69,6 +69,30 @@ def test_local_variables_stay(keras_ranks):
     assert shared0 == shared1 and local0 != local1
 
 
+def _new_layers() -> list[float]:
+    """The weight of a layer that is another one in each epoch, after the first batch of it."""
+    import gc
+
+    hvd, keras = binding()
+    model, _, _ = model_and_data(hvd, keras, keras.optimizers.SGD(0.0))
+    model.build((None, 4))
+    callback, weights = hvd.callbacks.BroadcastGlobalVariablesCallback(0), []
+    callback.set_model(model)
+    callback.on_train_begin()
+    for epoch in range(50):
+        model.pop()
+        gc.collect()
+        model.add(keras.layers.Dense(2, bias_initializer=keras.initializers.Constant(hvd.rank())))
+        callback.on_epoch_begin(epoch)
+        callback.on_batch_end(0)
+        weights.append(model.layers[-1].bias.numpy()[0].item())
+    return weights
+
+
+def test_a_new_variable_is_not_taken_for_one_that_is_gone(keras_ranks):
+    assert keras_ranks.run(_new_layers, timeout=120) == [[0.0] * 50] * 2
+
+
 def _metrics() -> list:
     """Validation on rank 0 only, with a callback that adds to the logs there."""
     import warnings

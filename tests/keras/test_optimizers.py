@@ -129,6 +129,24 @@ def test_gradients_of_several_batches_are_added_up_first(keras_ranks, average):
         assert ours == pytest.approx(alone, abs=2e-5)
 
 
+def _after_local_variables_that_are_gone() -> list[float]:
+    """The gradient's effect on new variables, which may lie where the local ones were."""
+    import tensorflow as tf
+
+    hvd, keras = binding()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    for _ in range(100):
+        optimizer.register_local_var(tf.Variable([0.0]))
+    new = [tf.Variable([0.0]) for _ in range(100)]
+    optimizer.apply_gradients([(tf.constant([float(hvd.rank())]), each) for each in new])
+    return [each.numpy().item() for each in new]
+
+
+def test_a_new_variable_is_not_taken_for_a_local_one_that_is_gone(keras_ranks):
+    results = keras_ranks.run(_after_local_variables_that_are_gone, timeout=120)
+    assert results == [[-0.5] * 100] * 2
+
+
 def _wrong() -> None:
     hvd, keras = binding()
     sgd = keras.optimizers.SGD(0.1)

@@ -141,6 +141,7 @@ def test_bad_numbers_of_ranks(text):
         ("-np 2 --output-filename /dev/null/x true", "can't write"),
         ("-np 2 --host-discovery-script ./x ls", "--host-discovery-script ./x: No such file"),
         ("-np 2 --jsrun ls", "--jsrun is not supported"),
+        ("-np 2 -H user@localhost:2 true", "names a user; leave user@ out"),
         ("-np 2 python -", "would read its program from standard input"),
         ("-np 2 python3 -u", "would read its program from standard input"),
         ("-np 2 -H me@there:2 true", "~/.ssh/config: Host there User me"),

@@ -26,6 +26,7 @@ ARGPARSE = "import argparse; argparse.ArgumentParser().parse_args(['--no-such-op
         (2, "raise SystemExit(6)", SLEEP, 6, "rank 1 exited with code 6"),
         (2, ARGPARSE, SLEEP, 2, "rank 1 exited with code 2"),
         (2, "os.kill(os.getpid(), signal.SIGINT)", SLEEP, 130, "rank 1 exited with code 130"),
+        (2, "raise KeyboardInterrupt", "barrier()", 130, "rank 1 exited with code 130"),
         (2, "hvd.shutdown(); sys.exit(5)", SLEEP, 5, "rank 1 exited with code 5"),
         (2, "os._exit(0)", SLEEP, 1, "rank 1 ended in MPI's midst (by os._exit, or before"),
         (3, "sys.exit(0)", "barrier()", 1, "rank 2 ended early, with code 0, while others"),
@@ -37,6 +38,7 @@ def test_the_rank_that_leaves_is_named(horovodrun, np, leave, others, code, says
     last = result.err.rstrip("\n").splitlines()[-1]
     assert last.startswith("horovodrun: ") and says in last, result.err
     assert b"\0" not in result.stderr_bytes + result.stdout_bytes
+    assert ": ." not in result.err  # after an error without words of its own
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,41 @@ def test_a_rank_that_fails_on_the_other_host_ends_the_job(on_a):
     assert "rank 1 exited with code 7; the other ranks were stopped." in result.err
 
 
+FUNCTION = """
+import os, sys
+import hvdlite
+
+try:
+    print(hvdlite.run(lambda: os.uname().nodename, np=2, hosts=sys.argv[1]))
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    "places, shared, says",
+    [
+        ("b:2", True, "['b', 'b']"),
+        ("b:1,a:1", False, "['b', 'a']"),
+        ("b:2", False, "hvdlite.run ended with exit code 1"),
+    ],
+)
+def test_a_function_from_a_host_that_is_not_the_first(hosts, on_a, places, shared, says):
+    """It comes from a folder of the calling host, and its results go there."""
+    memory = {} if shared else {"TMPDIR": "/dev/shm"}  # which each host has for itself
+    done = subprocess.run(
+        [*hosts.enter("a"), sys.executable, "-c", FUNCTION, places],
+        env=on_a.environment | memory,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines()[-1] == says, done
+    if says.startswith("hvdlite.run"):
+        assert "no rank sees /dev/shm/hvdlite-run-" in done.stderr, done
+        assert "of the calling machine; name localhost in hosts=" in done.stderr, done
+
+
 @pytest.fixture
 def one_line_about(on_a, one_line):
     def check(host: str, *words: object) -> str:

@@ -37,8 +37,8 @@ BINDINGS = ("torch", "tensorflow", "keras", "lightning")
 # What is read together, and the lines of code that a reader can be asked for.
 # We aim at 2,700 for core and gradients together, 1,200 for each binding and 5,300 for hvdlite.
 LIMITS = {
-    "core": 3180, "gradients": 225, "torch": 1420, "tensorflow": 1315, "keras": 510,
-    "lightning": 295, "elastic": 505, "testing": 65, "hvdrun": 2085,
+    "core": 3180, "gradients": 235, "torch": 1415, "tensorflow": 1310, "keras": 500,
+    "lightning": 290, "elastic": 505, "testing": 65, "hvdrun": 2085,
 }  # fmt: skip
 LIMIT_OF_ALL = 7480  # of hvdlite
 

@@ -108,6 +108,43 @@ def test_groups_in_any_order(ranks):
     assert told == [[3.0, 2.0] * 5, [3.0, 2.0] * 5, [3.0] * 5]
 
 
+def _first_calls() -> list[float]:
+    """The first calls of two groups, of which each rank begins another one: NCCL is set up."""
+    import torch
+
+    import hvdlite.torch as hvd
+    from hvdlite import basics
+
+    hvd.shutdown()
+    hvd.init()
+    take_gpu()
+    pair = hvd.add_process_set([0, 1])
+    data = [torch.ones(4, device="cuda"), torch.ones(4, device="cuda")]
+    handles = [hvd.allreduce_async_(data[0], name="of all", op=hvd.Sum)]
+    if hvd.rank() < 2:
+        handles += [hvd.allreduce_async_(data[1], name="of two", op=hvd.Sum, process_set=pair)]
+        channels = basics.engine().channels
+        first, second = channels[0], channels[pair.process_set_id]
+        if hvd.rank() == 1:
+            first, second = second, first
+        run, second.advance = first.run, _Held(second.advance)
+
+        def begun(requests) -> None:
+            second.advance.back = True
+            run(requests)
+
+        first.run = begun
+    sums = [hvd.synchronize(handle).sum().item() / 4 for handle in handles]
+    hvd.shutdown()
+    hvd.init()
+    return sums
+
+
+def test_first_calls_of_groups_in_any_order(ranks):
+    told = ranks(3).run(_first_calls, timeout=60)
+    assert told == [[3.0, 2.0], [3.0, 2.0], [3.0]]
+
+
 def _memory_after_worlds() -> int:
     """By how many MiB the memory in use grows over some worlds."""
     import torch
