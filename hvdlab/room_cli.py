@@ -204,7 +204,9 @@ def nbgrader(
     numbers: Annotated[
         list[str] | None, typer.Argument(help="Labs, such as 02 03; all by default.")
     ] = None,
-    labs: Annotated[Path, typer.Option(help="The folder of the labs.")] = Path("labs"),
+    labs: Annotated[
+        Path | None, typer.Option(help="A folder of labs; the course's own by default.")
+    ] = None,
     students: Annotated[
         Path | None, typer.Option(help="CSV: id, and perhaps first_name, last_name, email.")
     ] = None,
@@ -219,8 +221,9 @@ def nbgrader(
     """
     from .builder import BuildError
     from .grading import CourseError, make_course
+    from .handout import source
 
     try:
-        make_course(folder, labs, numbers or [], students, exchange, name)
+        make_course(folder, labs or source() / "labs", numbers or [], students, exchange, name)
     except (BuildError, CourseError, OSError) as error:
         raise fail(str(error)) from None

@@ -92,7 +92,7 @@ class Room:
         student.seen = now
         self.students[student.name] = student
         if told["result"] == "joined":
-            return "" if new else f"there is a {student.name} already; is it you?"
+            return "" if new else f"the name {student.name} is on the board already; is that you?"
         key = (told["lab"], told["exercise"])
         before = student.verdicts.get(key)
         if before is None and len(student.verdicts) >= MOST_EXERCISES:

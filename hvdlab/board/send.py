@@ -70,8 +70,11 @@ def join(address: str, name: str = "") -> tuple[str, str]:
 
     Returns the name, and what the board says: "" if it knows the name now, else a sentence.
 
+    A board that refuses is not kept; one that does not answer is.
+
     Raises:
         ValueError: that is no address of a board.
+        Refused: the board says so, and why.
         OSError: the settings can't be written.
     """
     if not re.match(r"https?://[^/]+/\S+$", address):
@@ -80,13 +83,16 @@ def join(address: str, name: str = "") -> tuple[str, str]:
             raise ValueError(f"{address} is no board: neither http://HOST:PORT/TOKEN nor a folder")
         address = str(folder)
     asked = {"address": address, **({"name": name} if name else {})}
-    known = keep(**asked)
+    known = {**settings(), **asked}
     try:
         answer = send(known, {"name": known["name"], "result": "joined"})
     except Refused as error:
-        answer = str(error)
+        raise Refused(
+            f"{address}: {error}; nothing is sent there. Copy what the trainer's board shows"
+        ) from None
     except OSError:
         answer = "the board does not answer now; your checks go there when it does"
+    keep(**asked)
     return known["name"], answer
 
 

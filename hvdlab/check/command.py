@@ -137,7 +137,8 @@ def catch_up(lab: str, script: Path | None, step: int, write: bool, from_start: 
     if not change:
         print(f"{path} has steps 1 to {step}; nothing to change")
         return
-    Console().print(Syntax(change, "diff", background_color="default"))
+    coloured = Syntax("", "diff", background_color="default").highlight(change)
+    Console().print(coloured, soft_wrap=True)  # a diff that is cut off is none
     if write:
         path.with_suffix(".before.py").write_text(before)
         path.write_text(after)

@@ -45,6 +45,8 @@ def _init(case: Case) -> Finding:
     if missing:
         errors = [case.ranks[rank].phase(0).error or "" for rank in missing]
         early = all(error and not error.startswith("NotInitializedError") for error in errors)
+        if case.recording.stopped:  # it may only have been slow
+            early = not any(case.ranks[rank].phase(0).steps for rank in missing)
         names = " and ".join(f"rank {rank}" for rank in missing)
         return UNSEEN if early else OPEN, f"no init() on {names}"
     sizes = [each.inits[0]["size"] for each in case.ranks]

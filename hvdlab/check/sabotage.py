@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import zlib
 from pathlib import Path
 
@@ -26,9 +27,13 @@ def known_as(path: Path) -> Script:
 def choose(path: Path, name: str | None, seed: int | None = None) -> tuple[Script, Mistake]:
     """The mistake of that name, or any one that fits the file and shows on every machine.
 
-    Raises CheckError if there is none.
+    Raises CheckError if there is none, or if the file isn't converted.
     """
     script = known_as(path)
+    if not {"horovod", "hvdlite"} & set(re.findall(r"\w+", path.read_text())):
+        raise CheckError(
+            f"{path} is not converted: a mistake shows only in a script that works on 2 ranks"
+        )
     found = fitting(script, path)
     if name is not None:
         found = [each for each in found if each.name == name]
@@ -38,7 +43,7 @@ def choose(path: Path, name: str | None, seed: int | None = None) -> tuple[Scrip
         what = f"no mistake {name!r} fits" if name else "no mistake fits"
         raise CheckError(
             f"{what} into {path}: it must look like scripts/solutions/{script.name} where the "
-            "mistake goes; hvdlab sabotage --list shows what fits"
+            f"mistake goes; hvdlab sabotage {path} --list shows what fits"
         )
     return script, random.Random(seed).choice(found)
 

@@ -37,7 +37,7 @@ class Run:
     lab: str
     solved: bool
     promised: int  # minutes, by the lab's first cell
-    cards: int  # minutes, by its exercises' cards
+    cards: int  # minutes, by the cards of its exercises; extra ones are for those who are done
     waited: float = 0.0  # seconds in which cells ran, of the slowest student
     longest: tuple[float, str] = (0.0, "")  # seconds and first line of the slowest cell
     seen: Seen = field(default_factory=Seen)
@@ -62,10 +62,11 @@ def rehearse(wanted: list[str], students: int, out: Path) -> Iterator[Run]:
 
 
 def _run(lab: Lab, make: Callable[[Lab], NotebookNode], students: int, out: Path) -> Run:
-    cards = [read_card(cell.source)["minutes"] for cell in lab.cells if cell.kind == "exercise"]
+    cards = [read_card(cell.source) for cell in lab.cells if cell.kind == "exercise"]
+    minutes = sum(int(card["minutes"]) for card in cards if card["importance"] != "extra")
     promised = re.search(r"\*\*Time\*\*: (\d+)", lab.cells[0].source)
     name, solved = lab.path.parent.name, make is instructor
-    run = Run(name[:2], solved, int(promised[1]) if promised else 0, sum(map(int, cards)))
+    run = Run(name[:2], solved, int(promised[1]) if promised else 0, minutes)
     with tempfile.TemporaryDirectory(
         prefix="hvdlab-rehearse-", ignore_cleanup_errors=True
     ) as folder:

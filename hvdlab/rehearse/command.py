@@ -67,13 +67,13 @@ def _advice(runs: list[Run], students: int) -> list[str]:
         todo.append(f"memory: {students} students took {memory / 2**30:.1f} GiB of this machine's")
     fetched = {name: size for run in runs for name, size in run.seen.fetched.items()}
     if fetched:
-        size = sum(fetched.values()) / 2**20
+        size, largest = sum(fetched.values()) / 2**20, max(fetched, key=fetched.__getitem__)
         todo.append(
-            f"{len(fetched)} files ({size:,.1f} MiB) were fetched, such as {min(fetched)}; without "
+            f"{len(fetched)} files ({size:,.1f} MiB) were fetched, such as {largest}; without "
             "the network they would be missing: hvdlab data --require-full, and HVDLITE_DATA_DIR"
         )
     if asked := {address for run in runs for address in run.seen.asked}:
-        todo.append(f"network: {', '.join(sorted(asked))} were asked; do they answer in the room?")
+        todo.append(f"the labs asked {', '.join(sorted(asked))}: does that answer in the room?")
     for run in runs:
         whole = run.cards + run.waited / 60
         if run.solved and run.promised and whole > run.promised:

@@ -59,17 +59,17 @@ for epoch in range(args.epochs):
 SCRIPTS = pytest.mark.parametrize("script", ALL, ids=lambda script: script.name)
 
 
-def hvdlab(*arguments, cwd):
+def hvdlab(*arguments, cwd, columns=200):
     return subprocess.run(
         [sys.executable, "-c", "from hvdlab.cli import app; app()", *map(str, arguments)],
-        capture_output=True, text=True, timeout=240, cwd=cwd, env=environment(),
+        capture_output=True, text=True, timeout=240, cwd=cwd, env=environment(columns),
     )  # fmt: skip
 
 
-def environment():
+def environment(columns):
     from mpi import environment as of_ranks
 
-    return of_ranks(extra={"COLUMNS": "200"})
+    return of_ranks(extra={"COLUMNS": str(columns)})
 
 
 @SCRIPTS
@@ -95,8 +95,10 @@ def test_sabotage_hides_one_mistake_and_reveals_it(script, tmp_path):
 
 def test_sabotage_says_what_does_not_fit(tmp_path):
     plain = ALL[0].original
-    with pytest.raises(CheckError, match="no mistake 'no-broadcast' fits"):
-        hide(plain, tmp_path / "s.py", "no-broadcast")
+    with pytest.raises(CheckError, match="no mistake 'no-such' fits"):
+        hide(ALL[0].solution, tmp_path / "s.py", "no-such")
+    with pytest.raises(CheckError, match="is not converted"):
+        hide(plain, tmp_path / "s.py")
     with pytest.raises(CheckError, match="is there already, and stays as it is"):
         hide(plain, plain)
     with pytest.raises(CheckError, match="nothing is known"):
@@ -181,6 +183,15 @@ def test_the_command_says_what_it_can_not_check(tmp_path):
         done = hvdlab(*arguments, cwd=tmp_path)
         assert done.returncode == 2 and message in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_a_diff_is_not_cut_off(tmp_path):
+    (tmp_path / "mine.py").write_text(ALL[3].original.read_text())
+    done = hvdlab("catch-up", ALL[3].lab, "mine.py", "--from-start", cwd=tmp_path, columns=40)
+    added = set(ALL[3].solution.read_text().splitlines())
+    added -= set(ALL[3].original.read_text().splitlines())
+    assert done.returncode == 0 and max(map(len, added)) > 80
+    assert all(f"+{line}" in done.stdout for line in added)
 
 
 @pytest.mark.slow

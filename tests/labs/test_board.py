@@ -228,7 +228,7 @@ def test_a_hub_joins_by_a_variable(board, env, tmp_path):
     board.wait_for("ben")
 
 
-def test_tokens_are_needed_and_stay_the_same(board, env):
+def test_tokens_are_needed_and_stay_the_same(board, env, tmp_path):
     address, _, token = board.join.rpartition("/")
     trainer = board.page.partition("token=")[2]
     for wrong in (f"{address}/", f"{address}/?token={token}", f"{address}/projector?token=é"):
@@ -237,6 +237,11 @@ def test_tokens_are_needed_and_stay_the_same(board, env):
     for key in ("x", trainer):
         with pytest.raises(send.Refused, match="not the board's token"):
             send.send({"address": f"{address}/{key}"}, verdict("Eve"))
+    hvdlab(env, "join", board.join, "--name", "Anna", cwd=tmp_path)
+    kept = send.settings()
+    refused = hvdlab(env, "join", f"{address}/x", cwd=tmp_path)
+    assert refused.returncode == 1 and "nothing is sent there" in refused.stderr
+    assert kept["address"] == board.join and send.settings() == kept
     again = Board(env)
     assert again.join.endswith(token) and again.page.endswith(trainer)
     assert again.end() == 0

@@ -1,5 +1,6 @@
 """What students get, and one lab set back."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,9 @@ def test_students_get_the_labs_and_no_answers(course):
     for name in names:
         assert "solution" not in name and not name.endswith("lab.py"), name
         assert b"### BEGIN SOLUTION" not in (course / name).read_bytes(), name
+    for page in course.rglob("*.md"):
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page}: {link}"
     # Answers that come later go into the same folder.
     handout.write(course, everything=True)
     assert (course / "labs/06_pytorch/solution/06_pytorch.ipynb").is_file()

@@ -3,6 +3,8 @@
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -135,6 +137,13 @@ def course():
     with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ):
         yield mark_a_class(Course(folder, patch))
     shutil.rmtree(folder)
+
+
+def test_a_course_can_be_made_anywhere(tmp_path):
+    command = [sys.executable, "-m", "hvdlab", "nbgrader", "course", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "course/source" / LAB / f"{LAB}.ipynb").is_file()
 
 
 def mark_a_class(course: Course) -> Course:

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from hvdlab import builder, handout, watchdog
 from hvdlab.cli import app
-from hvdlab.rehearse import SCHEDULES, rehearse
+from hvdlab.rehearse import SCHEDULES, Run, rehearse
+from hvdlab.rehearse.command import _advice
 from hvdlab.rehearse.watch import MARK
 
 LAB = """\
@@ -52,6 +53,23 @@ total = {total}
 # %% check="sum" points=1
 with Check("a sum") as check:
     check.that(check.value(total) == 5, "it is 5")
+
+# %% [markdown] exercise="more"
+# ## Exercise: more
+# goal: Add more, who has time for it.
+# minutes: 9
+# difficulty: 1
+# importance: extra
+
+# %% solution="more"
+more = None
+### BEGIN SOLUTION
+more = 1
+### END SOLUTION
+
+# %% check="more" points=1
+with Check("more") as check:
+    check.that(check.value(more) == 1, "it is 1")
 
 # %%
 {code}
@@ -148,6 +166,15 @@ def test_the_command_writes_a_page_and_says_what_to_do(course, tmp_path, monkeyp
     assert "<b>" not in page
     done = CliRunner().invoke(app, ["rehearse", "12"])
     assert done.exit_code == 1 and "there is no lab 12" in done.output
+
+
+def test_what_was_fetched_is_told_by_its_largest_file():
+    run = Run("07", True, 9, 3)
+    run.seen.fetched = {"/a/.lock": 0, "/b/images": 3 << 20}
+    run.seen.asked.add("192.0.2.1")
+    fetched, asked = _advice([run], 1)
+    assert fetched.startswith("2 files (3.0 MiB) were fetched, such as /b/images")
+    assert "the labs asked 192.0.2.1" in asked
 
 
 def test_schedules_name_labs_that_exist():
