@@ -44,6 +44,9 @@ _ADDED = {
         "mpi_ops": "horovod._tensorflow_mpi_ops",
         "util": "horovod._tensorflow_util",
         "_executing_eagerly": "horovod._tensorflow_util:_executing_eagerly",
+        "gpu_available": "horovod._common_util:gpu_available",
+        "refs_to_vars": "horovod._tensorflow_util:refs_to_vars",
+        "vars_to_refs": "horovod._tensorflow_util:vars_to_refs",
     },
     "horovod.torch": {"mpi_ops": "horovod._torch_mpi_ops"},
     "horovod.torch.optimizer": {"_DistributedOptimizer": "hvdlite.torch.mixin:DistributedMixin"},
@@ -51,6 +54,7 @@ _ADDED = {
 _INSTEAD = {
     "mxnet": "MXNet is no longer developed; train with horovod.torch",
     "ray": "start ranks with horovodrun, or with horovod.run(function, np=N) from a program",
+    "runner": "start ranks with horovodrun, or with horovod.run(function, np=N) from a program",
     "spark": "prepare the data with Spark, write it to files, and start ranks with horovodrun",
     "tensorflow.data": "shard the data set by rank: dataset.shard(hvd.size(), hvd.rank())",
 }
@@ -62,8 +66,13 @@ class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if not name.startswith("horovod.") or name.startswith(_OWN):
+        if not name.startswith("horovod."):
             return None
+        if name.startswith(_OWN):
+            spec = importlib.machinery.PathFinder.find_spec(name, path)
+            if spec is None:
+                raise ModuleNotFoundError(_not_served(name), name=name)
+            return spec
         if importlib.util.find_spec(_place(name)) is None:
             raise ModuleNotFoundError(_not_served(name), name=name)
         return importlib.machinery.ModuleSpec(name, self)
@@ -88,7 +97,7 @@ def _place(name: str) -> str:
 def _not_served(name: str) -> str:
     for part, instead in _INSTEAD.items():
         if f"{name}.".startswith(f"horovod.{part}."):
-            return f"hvdlite {_ours} does not serve horovod.{part}: {instead}"
+            return f"hvdlite {_ours} does not serve {name}: {instead}"
     served = [f"horovod.{x}" for x in _FRAMEWORKS if importlib.util.find_spec(f"hvdlite.{x}")]
     return f"hvdlite {_ours} does not serve {name}; it serves {', '.join(served)}"
 

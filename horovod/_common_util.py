@@ -4,7 +4,7 @@ import contextlib
 import functools
 import importlib.util
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from packaging.version import Version
@@ -53,6 +53,23 @@ def _not_built(verbose: bool = False) -> bool:
 
 
 gloo_built = ddl_built = ccl_built = rocm_built = _not_built
+
+
+def check_installed_version(name: str, version: str, exception: Exception | None = None) -> None:
+    """Nothing: there is no library that was built for one version of a framework."""
+
+
+def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[..., int]:
+    """The function that makes one `op` of `op` and the older `average`, each None or given."""
+
+    def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
+        if op is not None and average is not None:
+            raise ValueError("the op parameter supersedes average: give one of the two")
+        if op is not None:
+            return op
+        return reduce_ops.Sum if average is False else reduce_ops.Average
+
+    return handle_average_backwards_compatibility
 
 
 @contextlib.contextmanager

@@ -3,11 +3,17 @@
 from typing import Any
 
 from horovod._basics import HorovodBasics
+from horovod._common_util import (
+    get_average_backwards_compatibility_fun,
+    gpu_available,  # noqa: F401
+    num_rank_is_power_2,  # noqa: F401
+)
 from hvdlite.process_sets import ProcessSet, global_process_set
 from hvdlite.tensorflow import *  # noqa: F403
 from hvdlite.tensorflow import Sum, allreduce
 
 _basics = HorovodBasics()
+handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(_basics)
 
 
 def _allreduce(

@@ -4,6 +4,7 @@ import functools
 import importlib
 import importlib.abc
 import importlib.machinery
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -90,6 +91,16 @@ def add_modules(old_modules: tuple[Sequence[str], dict[str, str]]) -> None:
     """Let modules that are gone be imported: (packages, old module: where its names are now)."""
     if not any(isinstance(each, _OldModules) for each in sys.meta_path):
         sys.meta_path.append(_OldModules(*old_modules))
+
+
+def in_place_of(original: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Decorate what takes a function's place: Keras reads arguments without following `wraps`."""
+
+    def decorate(method: Any) -> Any:
+        method.__signature__ = inspect.signature(original)
+        return functools.update_wrapper(method, original)
+
+    return decorate
 
 
 def missing(module: ModuleType, look_up: Callable[[str], Any]) -> None:

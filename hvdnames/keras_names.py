@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from hvdnames import saving, used
-from hvdnames.imports import missing, no_attribute
+from hvdnames import keras_layers, saving, used
+from hvdnames.imports import in_place_of, missing, no_attribute
 
 _ROOTS = ("keras", "tensorflow.keras", "keras._tf_keras.keras")
 # Modules that are gone, and the module that has their names now ("": the package itself).
@@ -29,6 +29,7 @@ MODULES = (
         "layers.recurrent": "layers",
         "layers.wrappers": "layers",
         "objectives": "losses",
+        "preprocessing.text": "_tf_keras.keras.preprocessing.text",  # the one that tf.keras has
         "utils.data_utils": "utils",
         "utils.generic_utils": "utils",
         "utils.np_utils": "utils",
@@ -41,7 +42,7 @@ def passed_on(owner: type, name: str, change: Callable[[Any, dict[str, Any]], No
     """Let `change` take old arguments out of a method's keywords, and put new ones in."""
     original = vars(owner)[name]
 
-    @functools.wraps(original)
+    @in_place_of(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         change(self, kwargs)
         return original(self, *args, **kwargs)
@@ -90,7 +91,7 @@ def _callable_variables(owner: type) -> None:
 def _patch_optimizers(keras: ModuleType) -> None:
     base = importlib.import_module("keras.src.optimizers.base_optimizer").BaseOptimizer
 
-    @functools.wraps(original := base.__init__)
+    @in_place_of(original := base.__init__)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         decay = kwargs.pop("decay", None)
         if "lr" in kwargs:
@@ -112,10 +113,24 @@ def _patch_optimizers(keras: ModuleType) -> None:
         used("optimizer.lr")
         self.learning_rate = value
 
+    def weights(self: Any) -> Any:
+        used("optimizer.weights")
+        return self.variables
+
     base.lr = property(get, set, doc="The learning rate, by its name in Keras 2.")
+    base.weights = property(weights, doc="The variables, by their name in Keras 2.")
+    base.get_weights = _get_weights
+    old = ("name", "experimental_aggregate_gradients", "skip_gradients_aggregation")
+    passed_on(base, "apply_gradients", lambda _, kwargs: drop(kwargs, "apply_gradients", *old))
     _callable_variables(base)
     importlib.import_module("keras.src.tree.tree_api").register_tree_node_class(Variables)
     _patch_loss_scaling(keras.optimizers.LossScaleOptimizer)
+
+
+def _get_weights(self: Any) -> list[Any]:
+    """The values of the optimizer's variables."""
+    used("optimizer.get_weights()")
+    return [each.numpy() for each in self.variables]
 
 
 def _decay(base: type) -> None:
@@ -128,14 +143,14 @@ def _decay(base: type) -> None:
         base._get_current_learning_rate, base._backend_apply_gradients, base.get_config
     )  # fmt: skip
 
-    @functools.wraps(rate)
+    @in_place_of(rate)
     def _get_current_learning_rate(self: Any) -> Any:
         if not (self._hvd_decay and self._hvd_in_step):
             return rate(self)
         ops = importlib.import_module("keras.ops")
         return rate(self) / (1.0 + self._hvd_decay * ops.cast(self.iterations, "float32"))
 
-    @functools.wraps(step)
+    @in_place_of(step)
     def _backend_apply_gradients(self: Any, *args: Any) -> None:
         object.__setattr__(self, "_hvd_in_step", True)
         try:
@@ -143,7 +158,7 @@ def _decay(base: type) -> None:
         finally:
             object.__setattr__(self, "_hvd_in_step", False)
 
-    @functools.wraps(config)
+    @in_place_of(config)
     def get_config(self: Any) -> dict[str, Any]:
         return config(self) | ({"decay": self._hvd_decay} if self._hvd_decay else {})
 
@@ -177,7 +192,7 @@ def _patch_loss_scaling(scaling: type) -> None:
 
     apply = scaling.apply
 
-    @functools.wraps(apply)
+    @in_place_of(apply)
     def scaling_apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
         if getattr(self, "_hvd_unscaled", False):
             object.__setattr__(self, "_hvd_unscaled", False)
@@ -274,7 +289,7 @@ def _patch_checkpoints(keras: ModuleType) -> None:
     original, on_epoch_end = kind.__init__, kind.on_epoch_end
     signature = inspect.signature(original)
 
-    @functools.wraps(original)
+    @in_place_of(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         period = kwargs.pop("period", 1)
         drop(kwargs, "ModelCheckpoint", "options", "load_weights_on_restart")
@@ -290,7 +305,7 @@ def _patch_checkpoints(keras: ModuleType) -> None:
             used("ModelCheckpoint(period=)")
             self._hvd_period = self._hvd_epochs_left = int(period)
 
-    @functools.wraps(on_epoch_end)
+    @in_place_of(on_epoch_end)
     def of_each_period(self: Any, epoch: int, logs: Any = None) -> None:
         if hasattr(self, "_hvd_period"):
             self._hvd_epochs_left -= 1
@@ -314,12 +329,17 @@ def _keras(keras: ModuleType) -> None:
     _patch_models(keras)
     _patch_checkpoints(keras)
     _patch_variables(keras)
+    keras_layers.patch(keras, passed_on, drop)
     saving.patch(keras)
 
 
 def _set_session(session: Any) -> None:
     """Nothing: Keras 3 has no session, and TensorFlow takes GPUs from tf.config."""
     used("backend.set_session()")
+
+
+_OF_GRAPHS = ("function", "get_session", "in_train_phase", "learning_phase", "placeholder",
+              "set_learning_phase")  # fmt: skip
 
 
 def _backend(module: ModuleType) -> None:
@@ -337,6 +357,9 @@ def _backend(module: ModuleType) -> None:
             return _set_session
         if name == "tensorflow_backend":
             return module
+        if name in _OF_GRAPHS:
+            advice = "Keras 3 has no graph; tf.keras is Keras 2 with TF_USE_LEGACY_KERAS=1 set"
+            raise no_attribute(module, name, advice)
         return _in_tf_keras(module, name)
 
     missing(module, look_up)
@@ -388,9 +411,9 @@ def _old_optimizers(module: ModuleType) -> None:
 PATCHES: dict[str, Callable[[ModuleType], None]] = {"keras": _keras}
 for _root in _ROOTS:
     PATCHES[f"{_root}.backend"] = _backend
+    PATCHES[f"{_root}.layers"] = keras_layers.layers
     PATCHES[f"{_root}.optimizers.legacy"] = _old_optimizers
     if _root != "keras":
         PATCHES[f"{_root}.losses"] = PATCHES[f"{_root}.metrics"] = _functions
-PATCHES["keras.preprocessing.image"] = lambda module: missing(
-    module, functools.partial(_in_tf_keras, module)
-)
+for _name in ("keras.preprocessing", "keras.preprocessing.image"):
+    PATCHES[_name] = lambda module: missing(module, functools.partial(_in_tf_keras, module))

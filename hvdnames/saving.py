@@ -1,6 +1,5 @@
 """Where Keras 2 saved: any path for models, .h5 and TensorFlow's checkpoints for weights."""
 
-import functools
 import importlib
 import inspect
 import os
@@ -8,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from hvdnames import used
+from hvdnames.imports import in_place_of
 
 
 def patch(keras: ModuleType) -> None:
@@ -16,7 +16,7 @@ def patch(keras: ModuleType) -> None:
     model = keras.Model
     save_model, save_weights, load_weights = api.save_model, api.save_weights, api.load_weights
 
-    @functools.wraps(save_model)
+    @in_place_of(save_model)
     def save(
         model: Any, filepath: Any, overwrite: bool = True, zipped: Any = None, **kwargs: Any
     ) -> Any:
@@ -29,7 +29,7 @@ def patch(keras: ModuleType) -> None:
             zipped = False
         return save_model(model, filepath, overwrite, zipped, **kwargs)
 
-    @functools.wraps(save_weights)
+    @in_place_of(save_weights)
     def save_of_weights(
         model: Any, filepath: Any, overwrite: bool = True, max_shard_size: Any = None, **kwargs: Any
     ) -> Any:
@@ -43,7 +43,7 @@ def patch(keras: ModuleType) -> None:
         used("save_weights() to a checkpoint")
         return _save_checkpoint(model, path)
 
-    @functools.wraps(load_weights)
+    @in_place_of(load_weights)
     def load_of_weights(
         model: Any, filepath: Any, skip_mismatch: bool = False, **kwargs: Any
     ) -> Any:
@@ -61,7 +61,7 @@ def patch(keras: ModuleType) -> None:
                 setattr(module, name, getattr(api, name))
     original = model.save_weights
 
-    @functools.wraps(original)
+    @in_place_of(original)
     def method(self: Any, filepath: Any, overwrite: bool = True, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop("save_format", None)
         return original(self, filepath, overwrite, *args, **kwargs)
@@ -75,7 +75,7 @@ def _patch_h5(keras: ModuleType) -> None:
     legacy = importlib.import_module("keras.src.legacy.saving.legacy_h5_format")
     original = legacy.load_model_from_hdf5
 
-    @functools.wraps(original)
+    @in_place_of(original)
     def load(filepath: Any, custom_objects: Any = None, *args: Any, **kwargs: Any) -> Any:
         known = importlib.import_module("keras.src.losses").ALL_OBJECTS_DICT.items()
         short = {name: value for name, value in known if inspect.isfunction(value)}

@@ -8,13 +8,15 @@ use them. Libraries are left alone: many look for old names to find TensorFlow's
 
 import functools
 import importlib
+import os
+import re
 import sys
 import sysconfig
 from collections.abc import Callable
 from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
 
-from hvdnames import used
+from hvdnames import estimators, used
 from hvdnames.imports import missing, no_attribute
 
 # They have a meaning, or do no harm, outside a graph.
@@ -23,7 +25,18 @@ EAGER = """ConfigProto GPUOptions GraphDef GraphKeys GraphOptions OptimizerOptio
     VERSION GIT_VERSION COMPILER_VERSION to_float to_double to_int32 to_int64 log
     disable_eager_execution disable_v2_behavior enable_v2_behavior enable_eager_execution
     enable_resource_variables""".split()  # noqa: SIM905
+# What programs of TensorFlow 2 try first, for older versions, after they have computed something.
+_INITIALIZERS = """global_variables_initializer local_variables_initializer variables_initializer
+    initialize_all_variables""".split()  # noqa: SIM905
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+# A program that trains a model of Keras in a session of its own, as TensorFlow 1 did: Keras 3
+# computes in no such graph, and the model is made before the first name that tells it.
+_MODEL_IN_A_GRAPH = (
+    r"\btf\.Session\(|MonitoredTrainingSession\(",
+    r"\btf\.train\.\w*Optimizer\(",
+    r"\bkeras(\.| import .*\b)(applications|layers|models|Model|Sequential)\b",
+)
+_NO_SUCH_PROGRAM = r"\bset_session\(|\bcompat\.v1\b|\bdisable_v2_behavior\b|\.fit\("
 _MODES = {"EVAL": "eval", "PREDICT": "infer", "TRAIN": "train"}
 _stays_eager = False
 
@@ -41,9 +54,29 @@ def _without_v2(name: str) -> None:
 
     if _stays_eager or not tf.executing_eagerly() or name.rpartition(".")[2] in EAGER:
         return
-    if tf.inside_function():
+    if tf.inside_function() or (name in _INITIALIZERS and _has_computed_eagerly()):
         return
     tf.compat.v1.disable_v2_behavior()
+
+
+def prepare(program: str) -> None:
+    """Before TensorFlow is imported: choose Keras 2 and graphs for a program that needs both."""
+    wanted = all(re.search(each, program) for each in _MODEL_IN_A_GRAPH)
+    if wanted and not re.search(_NO_SUCH_PROGRAM, program):
+        os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+        PATCHES["tensorflow"] = _tensorflow_1
+
+
+def _tensorflow_1(tf: ModuleType) -> None:
+    _tensorflow(tf)
+    tf.compat.v1.disable_v2_behavior()
+    used("a model of Keras in a graph of TensorFlow 1 (TF_USE_LEGACY_KERAS=1)")
+
+
+def _has_computed_eagerly() -> bool:
+    """Whether variables and tensors of TensorFlow 2 may be about, which no graph takes."""
+    context = importlib.import_module("tensorflow.python.eager.context").context_safe()
+    return context is not None and context._initialized
 
 
 def _first_version(tf: ModuleType, part: str, name: str) -> Any:
@@ -76,6 +109,7 @@ def _look_up(tf: ModuleType, part: str, module: ModuleType, name: str) -> Any:
         frame = frame.f_back  # `from tensorflow import name`
     if name.startswith("_") or not _of_the_program(frame):
         raise no_attribute(module, name)
+    importlib.import_module("tensorflow.compat.v1")  # by this name it is another module
     found = _first_version(tf, part, name)
     _without_v2(name)
     asked = ".".join(filter(None, ("tf", part, name)))
@@ -93,11 +127,12 @@ def _look_up(tf: ModuleType, part: str, module: ModuleType, name: str) -> Any:
 def _complete(tf: ModuleType) -> None:
     """What tensorflow.compat.v1 lacks by itself beside Keras 3."""
     v1 = tf.compat.v1
-    for name in ("layers", "estimator", "enable_eager_execution"):
-        try:
-            setattr(v1, name, _first_version(tf, "", name))
-        except ImportError:
-            pass  # tf_keras is not installed
+    v1.enable_eager_execution = _enable_eager_execution
+    try:
+        v1.layers = _first_version(tf, "", "layers")
+    except ImportError:
+        pass  # tf_keras is not installed
+    v1.estimator = _WhenAsked()
     v1.keras = tf.keras  # the one that the program imported before
 
 
@@ -113,21 +148,28 @@ def _enable_eager_execution(*args: Any, **kwargs: Any) -> None:
     """Stay with eager execution, which is TensorFlow's own way now."""
     global _stays_eager
     _stays_eager = True
+    tf = importlib.import_module("tensorflow")
+    if not tf.executing_eagerly():
+        tf.compat.v1.enable_v2_behavior()
 
 
 def _estimator() -> Any:
     """`tf.estimator`: the package of that name where it is installed, else its constants."""
-    try:
-        return importlib.import_module("tensorflow_estimator.python.estimator.api._v1.estimator")
-    except ImportError:
-        return _Constants(ModeKeys=SimpleNamespace(**_MODES))
+    return estimators.load() or _Constants(ModeKeys=SimpleNamespace(**_MODES))
+
+
+class _WhenAsked:
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(_estimator(), name)
 
 
 class _Constants(SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"tf.estimator.{name}: TensorFlow has removed its estimators in version 2.16. Run this "
-            "program with an older TensorFlow, or train with Keras or a session"
+            f"tf.estimator.{name}: TensorFlow has removed its estimators in version 2.16; they are "
+            "a package of their own: pip install 'hvdlite[estimator]'"
         )
 
 
@@ -155,6 +197,17 @@ def _patch_optimizers(tf: ModuleType) -> None:
     kind.apply_gradients, kind.compute_gradients = apply_gradients, compute_gradients
 
 
+def _patch_data_sets(tf: ModuleType) -> None:
+    """Data sets have the iterators of TensorFlow 1, which yield tensors of a graph."""
+    for name in ("make_initializable_iterator", "make_one_shot_iterator"):
+
+        def method(self: Any, *args: Any, _name: str = name, **kwargs: Any) -> Any:
+            used(f"dataset.{_name}()")
+            return getattr(tf.compat.v1.data, _name)(self, *args, **kwargs)
+
+        setattr(tf.data.Dataset, name, functools.wraps(getattr(tf.compat.v1.data, name))(method))
+
+
 def _tensorflow(tf: ModuleType) -> None:
     missing(tf, functools.partial(_look_up, tf, "", tf))
     for part in vars(tf.compat.v1):
@@ -163,6 +216,7 @@ def _tensorflow(tf: ModuleType) -> None:
             missing(module, functools.partial(_look_up, tf, part, module))
     _patch_lazy_modules(tf)
     _patch_optimizers(tf)
+    _patch_data_sets(tf)
 
 
 def _patch_lazy_modules(tf: ModuleType) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "constraints.txt"
-EXTRAS = ["mpi", "mpich", "impi", "torch", "lightning", "tensorflow", "tensorflow-cpu", "gpu"]
-EXTRAS += ["gpu-cuda13", "labs", "grading", "test"]
+EXTRAS = ["mpi", "mpich", "impi", "torch", "torchvision", "lightning", "tensorflow"]
+EXTRAS += ["tensorflow-cpu", "estimator", "gpu", "gpu-cuda13", "labs", "grading", "test"]
 TOOLS = ["uv", "hatchling", "editables"]
 # CUDA's libraries follow from the builds of PyTorch, TensorFlow and CuPy; the rest is not Linux.
 LEFT_OUT = re.compile(r"^(nvidia-|cuda-|triton|appnope|colorama|pywinpty|setuptools=|wheel=)")

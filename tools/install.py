@@ -1,4 +1,4 @@
-"""Make .venv and install hvdlite, PyTorch, TensorFlow, MPI and JupyterLab into it.
+"""Make .venv and install hvdlite, PyTorch, torchvision, TensorFlow, MPI and JupyterLab into it.
 
 `make lab`, `make test` and `make jupyter` start here. A second run finds its stamp and returns at
 once, without the network; a changed constraints.txt or pyproject.toml installs again.
@@ -76,27 +76,29 @@ def make_venv():
 
 
 def install_torch(backend):
-    """Install the PyTorch build for this machine.
+    """Install the PyTorch build for this machine, and the torchvision of the same build.
 
     uv knows PyTorch's own index, which has CPU builds and one for each CUDA version. Where that
-    index is out of reach, pip takes what its own configuration offers.
+    index is out of reach, pip takes what its own configuration offers; a torchvision that is not
+    built for that PyTorch can be imported all the same (hvdnames/torchvision_names.py).
     """
     with open(CONSTRAINTS) as lines:
-        wanted = re.search(r"^torch(==\S+)", lines.read(), re.MULTILINE).group(0)
-    if wanted == "torch==" + version_of("torch").split("+")[0]:
+        wanted = re.findall(r"^(?:torch|torchvision)==\S+", lines.read(), re.MULTILINE)
+    names = [pin.partition("==")[0] for pin in wanted]
+    if wanted == [f"{name}=={version_of(name).split('+')[0]}" for name in names]:
         return
-    say(f"Installing {wanted} ({backend} build)")
+    say(f"Installing {' and '.join(wanted)} ({backend} build)")
     pip("install", "uv")
     uv = [os.path.join(VENV, "bin", "uv"), "pip", "install", "--python", PYTHON]
-    uv += ["--torch-backend", backend, "--constraints", CONSTRAINTS, wanted]
+    uv += ["--torch-backend", backend, "--constraints", CONSTRAINTS, *wanted]
     if subprocess.call(uv, env=dict(os.environ, UV_HTTP_RETRIES="1")) != 0:
-        say("That did not work; asking pip's index for the same version")
-        pip("install", wanted)
+        say("That did not work; asking pip's index for the same versions")
+        pip("install", *wanted)
 
 
 def install_rest(mpi, backend):
     """Install hvdlite itself, editable, with TensorFlow, MPI and the course's tools."""
-    extras = ["labs", "grading", "test", "torch", "lightning"]
+    extras = ["labs", "grading", "test", "torch", "torchvision", "lightning", "estimator"]
     extras.append("tensorflow-cpu" if backend == "cpu" else "tensorflow")
     if mpi == "wheel":
         extras.append("mpi")

@@ -53,7 +53,12 @@ SERVED = {
 }
 # What the import hook adds to a module, and what a module gives when it is asked for.
 ADDED = {
-    "horovod.tensorflow": ["from horovod.tensorflow import mpi_ops as mpi_ops, util as util"],
+    "horovod.tensorflow": [
+        "from horovod.tensorflow import mpi_ops as mpi_ops, util as util",
+        "from horovod._common_util import gpu_available as gpu_available",
+        "from horovod._tensorflow_util import refs_to_vars as refs_to_vars",
+        "from horovod._tensorflow_util import vars_to_refs as vars_to_refs",
+    ],
     "horovod.torch": ["from horovod.torch import mpi_ops as mpi_ops"],
     "horovod.torch.optimizer": [
         "from hvdlite.torch.mixin import DistributedMixin",

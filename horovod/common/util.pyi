@@ -3,10 +3,12 @@ from horovod._common_util import _cache as _cache
 from horovod._common_util import _not_built as _not_built
 from horovod._common_util import ccl_built as ccl_built
 from horovod._common_util import check_extension as check_extension
+from horovod._common_util import check_installed_version as check_installed_version
 from horovod._common_util import cuda_built as cuda_built
 from horovod._common_util import ddl_built as ddl_built
 from horovod._common_util import env as env
 from horovod._common_util import extension_available as extension_available
+from horovod._common_util import get_average_backwards_compatibility_fun as get_average_backwards_compatibility_fun
 from horovod._common_util import gloo_built as gloo_built
 from horovod._common_util import gpu_available as gpu_available
 from horovod._common_util import is_iterable as is_iterable

@@ -34,6 +34,17 @@ class _Tape(tf.GradientTape):
             sources, self._sync(flat, is_local, names), **is_sparse_tree
         )
 
+    def get_local_and_global_gradients(
+        self, target: Any, sources: list[Any], *args: Any, **kwargs: Any
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """Pairs (variable, gradient): those of local variables, and those that are reduced."""
+        local: list[tuple[Any, Any]] = []
+        reduced: list[tuple[Any, Any]] = []
+        gradients = self.gradient(target, sources, *args, **kwargs)
+        for pair in zip(sources, gradients, strict=True):
+            (local if key_of(pair[0]) in self._local else reduced).append(pair)
+        return local, reduced
+
 
 def DistributedGradientTape(
     gradtape: tf.GradientTape,

@@ -52,4 +52,4 @@ __all__ = [
 for _name in _calls:
     _opaque(globals()[_name])
 
-_hvdnames.supply_strategy()
+_hvdnames.supply_beside_torch()

@@ -120,6 +120,8 @@ def test_horovod_common():
 BASICS = "init shutdown rank size local_rank local_size is_initialized ProcessSet add_process_set"
 OPS = "Average Sum Adasum Min Max Product allreduce allgather broadcast alltoall reducescatter join"
 OBJECTS = "broadcast_object allgather_object"
+HELPERS = """gpu_available num_rank_is_power_2 handle_average_backwards_compatibility
+get_average_backwards_compatibility_fun"""
 TORCH = f"""
 {BASICS} {OPS} barrier poll synchronize allreduce_async allreduce_async_ broadcast_async_
 allreduce_ broadcast_ grouped_allreduce allgather_async sparse_allreduce_async
@@ -127,7 +129,7 @@ allreduce_ broadcast_ grouped_allreduce allgather_async sparse_allreduce_async
 ELASTIC = "run State ObjectState"
 KERAS = "CommitStateCallback UpdateBatchStateCallback UpdateEpochStateCallback KerasState"
 NAMES = {
-    "horovod.torch.mpi_ops": TORCH,
+    "horovod.torch.mpi_ops": f"{TORCH} {HELPERS}",
     "horovod.torch.functions": f"broadcast_parameters broadcast_optimizer_state {OBJECTS}",
     "horovod.torch.optimizer": "DistributedOptimizer _DistributedOptimizer",
     "horovod.torch.compression": "Compression",
@@ -135,7 +137,8 @@ NAMES = {
     "horovod.torch.elastic": f"{ELASTIC} TorchState ElasticSampler",
     "horovod.torch.elastic.state": "TorchState StateHandler get_handler_registry",
     "horovod.torch.elastic.sampler": "ElasticSampler",
-    "horovod.tensorflow.mpi_ops": f"{BASICS} {OPS} _allreduce size_op rank_op",
+    "horovod.tensorflow": "gpu_available vars_to_refs refs_to_vars _executing_eagerly",
+    "horovod.tensorflow.mpi_ops": f"{BASICS} {OPS} {HELPERS} _allreduce size_op rank_op",
     "horovod.tensorflow.functions": f"broadcast_variables {OBJECTS} broadcast_object_fn",
     "horovod.tensorflow.compression": "Compression",
     "horovod.tensorflow.sync_batch_norm": "SyncBatchNormalization",
@@ -149,7 +152,8 @@ NAMES = {
     "horovod.common.process_sets": "ProcessSet global_process_set",
     "horovod.common.util": """extension_available gpu_available check_extension env mpi_built
         gloo_built nccl_built ddl_built ccl_built cuda_built rocm_built num_rank_is_power_2
-        is_iterable split_list is_version_greater_equal_than _cache""",
+        is_iterable split_list is_version_greater_equal_than check_installed_version _cache
+        get_average_backwards_compatibility_fun""",
     "horovod.common.basics": "HorovodBasics",
     "horovod.tensorflow.util": "_executing_eagerly _cache _make_subgraph vars_to_refs refs_to_vars",
     "horovod.runner": "run",
@@ -202,6 +206,22 @@ def test_the_runner_is_a_function_and_a_program():
     assert python("-m", "horovod.runner.launch", "--version") == hvdlite.__version__ + "\n"
     code = "import horovod, horovod.run.runner; print(horovod.run(lambda: 7, np=2))"
     assert python("-c", code) == "[7, 7]\n"  # of old versions, whose horovod.run is a module
+
+
+def test_the_older_average_and_the_op_that_took_its_place(with_framework):
+    code = """
+        import horovod.torch as hvd
+        from horovod.torch.mpi_ops import handle_average_backwards_compatibility as op_of
+        assert op_of(None, None) == op_of(None, True) == hvd.Average
+        assert op_of(None, False) == hvd.Sum and op_of(hvd.Max, None) == hvd.Max
+        try:
+            op_of(hvd.Sum, True)
+        except ValueError as error:
+            assert "one of the two" in str(error)
+        else:
+            raise AssertionError
+        """
+    with_framework("torch", code)
 
 
 def test_libraries_find_the_basics_and_the_wrapped_optimizers(with_framework):
@@ -264,6 +284,7 @@ INSTEAD = {
     "mxnet": "horovod.torch",
     "spark.run": "horovodrun",
     "ray": "horovod.run(function, np=N)",
+    "runner.gloo_run": "horovodrun",
 }
 UNKNOWN = dict.fromkeys(["torch.nothing", "common.nothing"], "it serves horovod.torch")
 

@@ -37,10 +37,10 @@ BINDINGS = ("torch", "tensorflow", "keras", "lightning")
 # What is read together, and the lines of code that a reader can be asked for.
 # We aim at 2,700 for core and gradients together, 1,200 for each binding and 5,300 for hvdlite.
 LIMITS = {
-    "core": 3180, "gradients": 235, "torch": 1415, "tensorflow": 1310, "keras": 500,
+    "core": 3180, "gradients": 235, "torch": 1415, "tensorflow": 1320, "keras": 500,
     "lightning": 290, "elastic": 505, "testing": 65, "hvdrun": 2085,
 }  # fmt: skip
-LIMIT_OF_ALL = 7480  # of hvdlite
+LIMIT_OF_ALL = 7490  # of hvdlite
 
 
 def part_of_the_runtime(path: Path) -> str:
@@ -89,7 +89,7 @@ def test_old_names_are_beside_the_runtime():
     for path in python_files("hvdnames"):
         ours = {name for name in imports(path) if name.split(".")[0] in ("hvdlite", "horovod")}
         assert ours <= {"hvdlite.runtime.launchers"}, path
-    assert sum(map(lines_of_code, python_files("hvdnames"))) <= 690
+    assert sum(map(lines_of_code, python_files("hvdnames"))) <= 1010
 
 
 def test_no_file_is_long():

@@ -20,8 +20,28 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 # What `make lab` installs on a machine without a GPU, and what conda users and GPUs get.
-ON_CPU = ["mpi", "torch", "lightning", "tensorflow-cpu", "labs", "grading", "test"]
-ON_CONDA = ["mpi", "torch", "lightning", "tensorflow", "labs", "grading", "test"]
+ON_CPU = [
+    "mpi",
+    "torch",
+    "torchvision",
+    "lightning",
+    "tensorflow-cpu",
+    "estimator",
+    "labs",
+    "grading",
+    "test",
+]
+ON_CONDA = [
+    "mpi",
+    "torch",
+    "torchvision",
+    "lightning",
+    "tensorflow",
+    "estimator",
+    "labs",
+    "grading",
+    "test",
+]
 CONDA_NAMES = {"pytorch": "torch"}
 
 

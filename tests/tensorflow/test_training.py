@@ -93,6 +93,13 @@ def _structures() -> list:
         loss = a * (hvd.rank() + 1.0)
     partial.register_local_source(a)
     local = partial.gradient(loss, [a])[0]
+    both = hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=[])
+    with both:
+        loss = (a + b) * (hvd.rank() + 1.0)
+    both.register_local_source(a)
+    [(of_a, kept_local)], [(of_b, reduced)] = both.get_local_and_global_gradients(loss, [a, b])
+    assert of_a is a and of_b is b and reduced.numpy().tolist() == [1.5]
+    assert kept_local.numpy().tolist() == local.numpy().tolist()
     return [kept, named["b"].numpy().tolist(), single.numpy().tolist(), local.numpy().tolist()]
 
 
