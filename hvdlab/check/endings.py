@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from .evidence import SMALL, Case, Rank
-from .run import RANKS, STALL_S
+from .run import RANKS
 
 _GIVEN_UP = re.compile(
     r"has waited for|has left|shut down|has ended|gave up|given up|broken|deadlock: rank"
@@ -69,7 +69,8 @@ def _stall(ranks: list[Rank], phase: int, errors: list[str | None]) -> str:
     mismatch = next((e for e in errors if e and not _GIVEN_UP.search(e)), "")
     if mismatch:
         return f"the ranks disagree: {mismatch.split(': ', 1)[-1][:300]}"
-    return f"deadlock (given up after {STALL_S} s at most): " + ", ".join(parts)
+    late = re.search(r"given up after \d+ s", " ".join(filter(None, errors)))
+    return f"{late[0] if late else 'deadlock'}: {', '.join(parts)}"
 
 
 def _title(call: dict[str, Any]) -> str:

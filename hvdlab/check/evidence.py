@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .course import Script
+from .options import given
 from .run import Recording
 
 Event = dict[str, Any]
@@ -30,6 +31,7 @@ class Step:
     own: list[float] | None = None  # a sketch of this rank's gradients before they were reduced
     used: list[float] | None = None  # and of those that the step used
     without: int = 0  # parameters that got no gradient
+    rates: list[float] = field(default_factory=list)  # of each group of parameters
     untrained: str = ""  # a digest of the model's parameters that the optimizer has not
     again: bool = False  # without another backward pass, as of a second optimizer
 
@@ -86,10 +88,9 @@ class Phase:
     called: list[str] = field(default_factory=list)  # the functions in which the error was raised
     ended: bool = False
 
-    def option(self, *names: str) -> str | None:
-        """What the run was given for an option, under one of its names."""
-        given = [each.partition("=") for each in self.arguments]
-        return next((value for name, _, value in reversed(given) if name in names), None)
+    def option(self, name: str) -> str | None:
+        """What the run was given for an option, whatever it is called."""
+        return given(self.arguments, name)
 
     @property
     def steps(self) -> list[Step]:
@@ -108,6 +109,8 @@ class Rank:
     outside: list[Event] = field(default_factory=list)
     network: list[Event] = field(default_factory=list)
     fits: list[Event] = field(default_factory=list)
+    logged: list[Event] = field(default_factory=list)  # by the script, on stderr
+    asked: list[Event] = field(default_factory=list)  # of the runtime, for rank() and size()
     decisions: list[Event] = field(default_factory=list)  # of callbacks, by what metric
     images: int = 0  # in the training set
     finished: bool = False  # it came to the end of all phases
@@ -121,18 +124,21 @@ class Rank:
 class Case:
     """What is judged: of which script it is a version, the recording, and its ranks in order.
 
-    `alone` is what the only rank of a run on one did; it may have done nothing.
+    `alone` is what the only rank of a run on one did, `without_gpus` what ranks did that share a
+    host without any; they may have done nothing.
     """
 
     script: Script
     recording: Recording
     ranks: list[Rank]
     alone: Rank
+    without_gpus: list[Rank]
 
     @classmethod
     def of(cls, script: Script, recording: Recording) -> Case:
         """The case of a recording."""
-        return cls(script, recording, read(recording), _read_rank(recording.alone))
+        without = [_read_rank(events) for events in recording.without_gpus]
+        return cls(script, recording, read(recording), _read_rank(recording.alone), without)
 
     def base_lr(self, number: int) -> float | None:
         """The largest rate of one process in a run; None if it is not known."""
@@ -182,7 +188,8 @@ def _read_rank(events: list[Event]) -> Rank:
     expected: float | None = None
     batches, reduced, tests = 0, 0, False
     lists = {"init": rank.inits, "gpu": rank.gpus, "threads": rank.threads, "fit": rank.fits,
-             "outside": rank.outside, "network": rank.network,
+             "outside": rank.outside, "network": rank.network, "asked": rank.asked,
+             "logged": rank.logged,
              "decision": rank.decisions}  # fmt: skip
     for event in events:
         kind = event["event"]
@@ -237,7 +244,7 @@ def _read_rank(events: list[Event]) -> Rank:
             fields = {name: event[name] for name in ("lr", "grads", "before", "after", "elements")}
             fields |= {
                 name: event[name]
-                for name in ("own", "used", "without", "untrained")
+                for name in ("own", "used", "without", "untrained", "rates")
                 if name in event
             }
             fields |= {"ids": ids, "loss": loss, "expected": expected, "batches": batches}

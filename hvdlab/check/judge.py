@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import endings, reported, training
 from .course import Script
-from .evidence import Case, Finding, Unseen, parted, tell_both
+from .evidence import Case, Finding, Rank, Unseen, parted, tell_both
 from .run import RANKS, Recording
 from .runtime_facts import CORES, GPUS
 from .verdict import DONE, OPEN, UNSEEN, WRONG, StepVerdict, Verdict
@@ -50,7 +50,25 @@ def _init(case: Case) -> Finding:
     sizes = [each.inits[0]["size"] for each in case.ranks]
     if sizes != [RANKS] * RANKS:
         return WRONG, tell_both([f"sees {size} process(es)" for size in sizes])
+    alone = case.alone.phase(0)
+    if alone.ended and not alone.error and not case.alone.inits and not case.alone.gpus:
+        return WRONG, "init() is called on a host with GPUs only: without one each rank is alone"
+    if _nobody_asks(case):
+        return WRONG, (
+            "init() was called and gradients went between the ranks, but the script asks neither "
+            "for rank() nor for size(): each process takes itself for the only one"
+        )
     return DONE, f"rank 0 and rank 1 of {RANKS}, each knows which it is"
+
+
+def _nobody_asks(case: Case) -> bool:
+    """Whether all ranks read, take and print what one process would, for want of their numbers."""
+    if any(rank.asked for rank in case.ranks) or not case.recording.printed[1]:
+        return False
+    steps = [step for phase in case.phases(0) for step in phase.steps]
+    images = [set(phase.epochs[0].ids) for phase in case.phases(0) if phase.epochs]
+    sent = bool(steps) and all(step.reduced >= step.elements for step in steps)
+    return sent and len(images) == RANKS and len(images[0] & images[1]) > 0.9 * len(images[0])
 
 
 def _device(case: Case) -> Finding:
@@ -153,7 +171,8 @@ def _rank0(case: Case) -> Finding:
     recording, texts, wrong = case.recording, [], False
     for rank in range(RANKS):
         # What a script logs on purpose; warnings of libraries are not its doing.
-        logged = [line for line in recording.logged[rank] if line.startswith("INFO:")]
+        logged = [event["text"] for event in case.ranks[rank].logged]
+        logged = logged or [x for x in recording.logged[rank] if x.startswith("INFO:")]
         lines, files = [*recording.printed[rank], *logged], recording.files[rank]
         wrong |= bool(rank and (lines or files))
         text = f"printed {len(lines)} lines and wrote {len(files)} files"
@@ -200,16 +219,12 @@ def _threads(case: Case) -> Finding:
     ]  # fmt: skip
     if 0 not in seen:
         raise Unseen("the run ended before the first step")
-    inits = [e for rank in case.ranks for e in rank.inits if e["phase"] == seen[-1] + 1]
-    sharing = max((e.get("local_size", RANKS) for e in inits), default=RANKS)
-    counts = [[e["count"] for e in r.threads if e["phase"] == seen[-1] + 1] for r in case.ranks]
-    used = [mine[-1] if mine and mine[-1] else CORES for mine in counts]
-    told = tell_both([f"uses {count} thread{'s' if count > 1 else ''}" for count in used])
-    told += (
-        f"; the host has {CORES} cores (pretended) for {sharing} rank{'s' if sharing > 1 else ''}"
-    )
-    if any(not 1 <= count <= CORES // sharing for count in used):
-        return WRONG if any(counts) else OPEN, told
+    result, told, sharing = _threads_of_run(case.ranks, seen[-1] + 1)
+    if result == OPEN and any(rank.threads for rank in case.without_gpus):
+        result, told, sharing = _threads_of_run(case.without_gpus, 1)
+        told = f"without a GPU {told}"
+    if result != DONE:
+        return result, told
     apart = [e["count"] for rank in case.ranks for e in rank.threads if e["phase"] == 1]
     one = [e["count"] for e in case.alone.threads if e["phase"] == 1]
     if one and apart and CORES in one and set(apart) == {CORES // RANKS}:
@@ -218,6 +233,21 @@ def _threads(case: Case) -> Finding:
             "are shared by the ranks of that host only"
         )
     return (DONE, told) if sharing > 1 else (UNSEEN, f"{told}; no ranks that share one were seen")
+
+
+def _threads_of_run(ranks: list[Rank], number: int) -> tuple[str, str, int]:
+    """The result and what was seen of a run, and how many ranks shared a host."""
+    inits = [each for rank in ranks for each in rank.inits if each["phase"] == number]
+    sharing = max((each.get("local_size", RANKS) for each in inits), default=RANKS)
+    counts = [[each["count"] for each in r.threads if each["phase"] == number] for r in ranks]
+    used = [mine[-1] if mine and mine[-1] else CORES for mine in counts]
+    told = tell_both([f"uses {count} thread{'s' if count > 1 else ''}" for count in used])
+    told += (
+        f"; the host has {CORES} cores (pretended) for {sharing} rank{'s' if sharing > 1 else ''}"
+    )
+    if all(1 <= count <= CORES // sharing for count in used):
+        return DONE, told, sharing
+    return WRONG if any(counts) else OPEN, told, sharing
 
 
 _JUDGES = {

@@ -9,7 +9,7 @@ import numpy as np
 
 from hvdlite.request import ADASUM
 
-from .course import ALIASES, BATCH
+from .course import BATCH
 from .evidence import SMALL, Case, Finding, Phase, Step, Unseen, is_known, parted
 from .run import RANKS
 from .verdict import DONE, OPEN, WRONG
@@ -48,10 +48,27 @@ def rate(case: Case) -> Finding:
             raise Unseen(f"{told}; what one process would take is not known")
         unscaled = factor > 1 and all(_near(value, base) for value in top)
         return OPEN if unscaled else WRONG, told
+    if wrong := _of_groups(case, factor):
+        return WRONG, f"{told}; {wrong}"
     begun = [step.lr for step in case.ranks[0].phase(0).epochs[0].steps]
     if "schedule" in script.lacks and factor > 1 and all(_near(each, base) for each in begun):
         return WRONG, f"{told}, but that of one process in all of epoch 1"
     return _own_rate(case, factor, told)
+
+
+def _of_groups(case: Case, factor: int) -> str:
+    """Which group of parameters has another rate than N times that of one process; or empty."""
+    mine, alone = (
+        [max(rates) for rates in zip(*(step.rates for step in rank.phase(0).steps), strict=False)]
+        for rank in (case.ranks[0], case.alone)
+    )
+    for number, (rate, base) in enumerate(zip(mine, alone, strict=False), 1):
+        if not _near(rate, base * factor):
+            return (
+                f"group {number} of {len(mine)} of the optimizer's parameters had {rate:.4g}, "
+                f"where it has {base:.4g} on one process"
+            )
+    return ""
 
 
 def _own_rate(case: Case, factor: int, told: str) -> Finding:
@@ -191,7 +208,7 @@ def shard(case: Case) -> Finding:
     ranks, phases = case.ranks, case.phases(0)
     epochs = [parted(phase) for phase in phases]
     whole = max(rank.images for rank in ranks)
-    whole = min(whole, int(phases[0].option(*ALIASES["--limit"]) or whole))
+    whole = min(whole, int(phases[0].option("--limit") or whole))
     if not all(mine and mine[0] for mine in epochs) or not whole:
         raise Unseen("no training images were seen")
     if not case.script.is_version and all(_is_drawn(phase, whole) for phase in phases):
@@ -239,7 +256,7 @@ def _how_long(case: Case, whole: int) -> str:
     One process would read so many epochs of all images, or what it did read.
     """
     phases, alone = case.phases(0), len(_stream(case.alone.phase(0)))
-    asked = phases[0].option(*ALIASES["--epochs"])
+    asked = phases[0].option("--epochs")
     wanted = alone or (int(asked) * whole if asked else 0)
     read = sum(len(_stream(phase)) for phase in phases)
     well = all(phase.ended and not phase.error for phase in phases)
@@ -289,16 +306,17 @@ def schedule(case: Case) -> Finding:
     told = (
         f"the rate went from {warm[0]:.4g} to {warm[-1]:.4g} in epoch 1, then {after[0]:.4g}{unit}"
     )
-    if warm[0] > 0.75 * top and not script.is_version:
+    if warm[0] > 0.75 * top and not script.is_version and phase.option("--warmup-epochs") is None:
         raise Unseen(f"{told}: no warm-up; whether this training needs one can't be seen")
     if warm[0] > 0.75 * top:
-        return OPEN, f"{told}: no warm-up"
+        asked = "" if script.is_version else ", though --warmup-epochs=1 was given"
+        return OPEN, f"{told}: no warm-up{asked}"
     if any(one.lr < 0.99 * two.lr or two.lr < 0.99 * one.lr for one, two in case.pairs(0)):
         return WRONG, f"{told} on rank 0; rank 1 took other rates"
     if any(late < early * 0.999 for early, late in zip(warm, warm[1:], strict=False)):
         return WRONG, f"{told}: it does not grow all the time"
     if unit and top < 0.9 * RANKS:
-        if phase.option(*ALIASES["--epochs"]) is None and phase.ended and not phase.error:
+        if phase.option("--epochs") is None and phase.ended and not phase.error:
             return WRONG, f"{told}: it never came to {RANKS} times"
         raise Unseen(f"{told}, and may still grow")
     if warm[-1] < 0.75 * top and len(warm) < 4 and unit:
