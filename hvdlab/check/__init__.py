@@ -108,10 +108,9 @@ def record(
             if any(event["event"] == "step" for event in alone.events[0]):
                 break
         recording = replace(recording, alone=alone.events[0])
-        sets_threads = any(event["event"] == "threads" for event in alone.events[0])
-        if sets_threads and "threads" in before.failing():
-            shared = observe(path, phases[-1:], limit, steps, nest, gpus=0)
-            recording = replace(recording, without_gpus=shared.events)
+    if "threads" in before.failing():  # it may set them where there is no GPU
+        shared = observe(path, phases[:1], limit, steps, nest, gpus=0)
+        recording = replace(recording, without_gpus=shared.events)
     return script, path.name, recording
 
 
