@@ -89,6 +89,9 @@ def _blame(ranks: list[Rank], phase: int) -> str:
         return ""
     counts = [len(each.steps) for each in phases]
     kinds = [_kind(call, phases[0].steps or phases[-1].steps) for call in odd]
+    unsent = [bool(each.steps) and not any(step.reduced for step in each.steps) for each in phases]
+    if any(unsent) and any(call["kind"] == "survey" for call in odd):
+        return "optimizer"  # one rank steps by itself, and the other one waits for its gradients
     if phase == 1 and len(phases[0].epochs) != len(phases[1].epochs):
         return "resume"
     if phase == 1 and "object" in kinds and not all(counts):

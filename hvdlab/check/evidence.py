@@ -11,6 +11,7 @@ from .run import Recording
 
 Event = dict[str, Any]
 Finding = tuple[str, str]  # the result of a step, and what was seen
+SKETCH = 3  # numbers in a sketch of gradients
 SMALL = 64  # elements: a metric and no gradient
 
 
@@ -29,6 +30,7 @@ class Step:
     reduced: int = 0  # elements that went through an allreduce for it
     expected: float | None = None  # the mean cross entropy of what the model said
     own: list[float] | None = None  # a sketch of this rank's gradients before they were reduced
+    sent: list[float] | None = None  # of what it gave to allreduces, where the script makes them
     used: list[float] | None = None  # and of those that the step used
     without: int = 0  # parameters that got no gradient
     rates: list[float] = field(default_factory=list)  # of each group of parameters
@@ -186,7 +188,7 @@ def _read_rank(events: list[Event]) -> Rank:
     unplaced: list[int | str] = []  # read by the script, and given to no model that we know of
     loss: float | None = None
     expected: float | None = None
-    batches, reduced, tests = 0, 0, False
+    batches, reduced, tests, sent = 0, 0, False, None
     lists = {"init": rank.inits, "gpu": rank.gpus, "threads": rank.threads, "fit": rank.fits,
              "outside": rank.outside, "network": rank.network, "asked": rank.asked,
              "logged": rank.logged,
@@ -198,6 +200,7 @@ def _read_rank(events: list[Event]) -> Rank:
         elif kind == "phase":
             rank.phases.append(Phase())
             ids, loss, expected, batches, reduced, tests = [], None, None, 0, 0, False
+            sent = None
             rank.phases[-1].arguments = event.get("arguments", [])
         elif kind == "finished":
             rank.finished = True
@@ -236,6 +239,8 @@ def _read_rank(events: list[Event]) -> Rank:
             phase.calls.append({**event, **now})
             if event["kind"] == "allreduce":
                 reduced += event["elements"]
+            if "sketch" in event:
+                sent = [a + b for a, b in zip(sent or [0.0] * SKETCH, event["sketch"], strict=True)]
         elif kind == "step":
             ids, unplaced = ids or unplaced, []
             if not phase.epochs or (tests and ids):
@@ -248,10 +253,10 @@ def _read_rank(events: list[Event]) -> Rank:
                 if name in event
             }
             fields |= {"ids": ids, "loss": loss, "expected": expected, "batches": batches}
-            fields["reduced"] = reduced
+            fields |= {"reduced": reduced, "sent": sent}
             fields["again"] = bool(phase.steps) and not ids and loss is None
             phase.epochs[-1].steps.append(Step(**fields))
-            ids, loss, expected, batches, reduced = [], None, None, 0, 0
+            ids, loss, expected, batches, reduced, sent = [], None, None, 0, 0, None
         elif kind == "end":
             phase.error, phase.where, phase.ended = event["error"], event.get("where", ""), True
             phase.called, phase.pending = event.get("called", []), ids

@@ -167,14 +167,18 @@ def times_the_mean(case: Case) -> float | None:
 def _parts(pair: tuple[Step, ...]) -> list[float]:
     """By what each rank's own gradient was multiplied to get their sum that the step used.
 
-    Empty where that is not known, or where the step used something else.
+    Empty where that is not known, or where the step used something else. Where it did not use the
+    gradients of the last backward pass, such as a sum of several, it may have used what was sent.
     """
-    if any(step.own is None or step.used is None for step in pair):
-        return []
-    own, used = np.transpose([step.own for step in pair]), np.array(pair[0].used)
-    parts = np.linalg.lstsq(own, used, rcond=1e-6)[0]
-    off = np.linalg.norm(own @ parts - used)
-    return parts.tolist() if parts.sum() > 0 and off <= 0.05 * np.linalg.norm(used) else []
+    for sketches in ([step.own for step in pair], [step.sent for step in pair]):
+        if None in sketches or pair[0].used is None:
+            continue
+        own, used = np.transpose(sketches), np.array(pair[0].used)
+        parts = np.linalg.lstsq(own, used, rcond=1e-6)[0]
+        off = np.linalg.norm(own @ parts - used)
+        if parts.sum() > 0 and off <= 0.05 * np.linalg.norm(used):
+            return parts.tolist()
+    return []
 
 
 def _uneven(case: Case) -> str:

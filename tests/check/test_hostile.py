@@ -96,6 +96,15 @@ def test_a_huge_file_is_stopped(run):
     assert "File too large" in ended(run(text))
 
 
+def test_many_files_are_stopped(run, monkeypatch):
+    monkeypatch.setattr("hvdlab.check.run.DISK_MB", 40)
+    text = (
+        "import itertools, time\nfor n in itertools.count():\n"
+        "    open(f'f{n}', 'wb').write(bytes([1]) * (4 << 20))\n    time.sleep(0.1)\n"
+    )
+    assert "wrote more than 40 MB" in ended(run(text))
+
+
 def test_what_is_not_the_scripts_own_is_out_of_reach(run, tmp_path, monkeypatch):
     """Files elsewhere, the network, the instructor's variables; its own folder is a copy."""
     monkeypatch.setenv("SECRET_TOKEN", "of the instructor")

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..runtime_facts import CORES
 from .data_side import Slice
-from .recorder import Recorder
+from .recorder import Recorder, sketch
 
 OBJECTS = ("broadcast_object", "allgather_object", "exchange")
 SMALL = 64  # values in a collective that are written down
@@ -63,6 +63,8 @@ def watch(record: Recorder, apart: int) -> None:
             kind = "exchange" if what.kind in OBJECTS else what.kind
             name = what.name if what.packed else what.key
             facts = {"kind": kind, "name": name, "elements": elements, "op": what.op}
+            if what.kind == "allreduce" and elements > SMALL and not what.packed:
+                facts["sketch"] = _sketch(request)
             values = _values(request, elements)
             record("collective", **facts, values=values, where=record.where())
         submit(self, requests, set_id)
@@ -102,6 +104,13 @@ def _note_questions(record: Recorder, basics: Any) -> None:
 
     asked: set[tuple[int, str]] = set()
     basics.rank, basics.size = noted("rank", basics.rank), noted("size", basics.size)
+
+
+def _sketch(request: Any) -> list[float]:
+    """Of the tensors that a call sends, which may lie in one buffer."""
+    flat = np.concatenate([np.asarray(each, np.float64).ravel() for each in request.inputs])
+    ends = np.cumsum([int(np.prod(shape)) for shape in request.descriptor.shapes])
+    return sketch(np.split(flat, ends[:-1])).tolist()
 
 
 def _values(request: Any, elements: int) -> list[float]:
