@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 # What other people call the options of the course's scripts.
 ALIASES = {
@@ -54,17 +53,21 @@ def words_of(text: str, files: Sequence[Path]) -> set[str]:
         return set()
     found = set(_fields(text))
     for file in files:
-        try:
-            found.update(_keys(yaml.safe_load(file.read_text(errors="replace"))))
-        except yaml.YAMLError:
-            continue
+        with contextlib.suppress(ValueError):  # no JSON
+            found.update(_keys(file.read_text(errors="replace")))
     return found
 
 
-def _keys(settings: Any, above: str = "") -> Iterator[str]:
-    for name, value in settings.items() if isinstance(settings, dict) else ():
-        yield f"{above}{name}"
-        yield from _keys(value, f"{above}{name}.")
+def _keys(text: str) -> Iterator[str]:
+    """The keys of YAML in blocks, or of JSON; those of a key below it, as in `optimizer.lr`."""
+    above: list[tuple[int, str]] = []
+    if text.lstrip().startswith("{"):
+        text = json.dumps(json.loads(text), indent=1)
+    for indent, name in re.findall(r"""^( *)["']?([\w-]+)["']? *:""", text, re.M):
+        while above and above[-1][0] >= len(indent):
+            above.pop()
+        above.append((len(indent), name))
+        yield ".".join(each for _, each in above)
 
 
 def _fields(text: str) -> Iterator[str]:
