@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..warm import Nest
 from .course import (
@@ -37,6 +38,7 @@ from .verdict import StepVerdict, Verdict
 __all__ = ["ALL", "LABS", "CheckError", "Recording", "Script", "StepVerdict", "Verdict"]
 __all__ += ["advise", "check"]
 
+NO_INIT = "NotInitializedError"
 STEPS = 8  # of an epoch of Keras' fit, where a script from outside could take hours
 
 
@@ -105,13 +107,19 @@ def record(
     if not before.ended:
         for gpus in (0, GPUS):  # it may need one
             alone = observe(path, phases, limit, steps, nest, np=1, gpus=gpus)
-            if any(event["event"] == "step" for event in alone.events[0]):
+            if _needs_no_gpu(alone.events[0]):
                 break
         recording = replace(recording, alone=alone.events[0])
     if "threads" in before.failing():  # it may set them where there is no GPU
         shared = observe(path, phases[:1], limit, steps, nest, gpus=0)
         recording = replace(recording, without_gpus=shared.events)
     return script, path.name, recording
+
+
+def _needs_no_gpu(events: list[dict[str, Any]]) -> bool:
+    """Whether the script trained without one, or could not for want of init() alone."""
+    steps = any(event["event"] == "step" for event in events)
+    return steps or any((event.get("error") or "").startswith(NO_INIT) for event in events)
 
 
 def _goes_on(recording: Recording) -> bool:
@@ -127,5 +135,5 @@ def _are_refused(recording: Recording) -> bool:
     """
     ends = [event["error"] for events in recording.events for event in events if "error" in event]
     steps = any(event["event"] == "step" for each in recording.events for event in each)
-    ours = ("NotInitialized", "Horovod")
+    ours = (NO_INIT, "Horovod")
     return any(ends) and not steps and not any((error or "").startswith(ours) for error in ends)
