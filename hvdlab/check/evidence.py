@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -258,9 +259,16 @@ def _read_rank(events: list[Event]) -> Rank:
             phase.epochs[-1].steps.append(Step(**fields))
             ids, loss, expected, batches, reduced, sent = [], None, None, 0, 0, None
         elif kind == "end":
-            phase.error, phase.where, phase.ended = event["error"], event.get("where", ""), True
+            phase.error, phase.where = _in_short(event["error"]), event.get("where", "")
+            phase.ended = True
             phase.called, phase.pending = event.get("called", []), ids
     return rank
+
+
+def _in_short(error: str | None) -> str | None:
+    """One line of an error; the runtime's own where a framework has put its words around it."""
+    found = re.search(r"HorovodInternalError: .*", error or "")
+    return found[0] if found else error and " ".join(error.split())
 
 
 def _is_inside(new: list[int | str], ids: list[int | str]) -> bool:

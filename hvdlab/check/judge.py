@@ -147,7 +147,9 @@ def _broadcast(case: Case) -> Finding:
             )
         averaged = all(one.grads == other.grads for one, other in pairs)
         # Ranks that went on at different epochs take steps of different length: that is the resume.
-        apart = phase == 1 and len({len(parted(each)) for each in case.phases(1)}) > 1
+        apart = phase == 1 and (
+            _other_rates(case) or len({len(parted(each)) for each in case.phases(1)}) > 1
+        )
         if averaged and not apart and not all(same[1:]):
             return WRONG, (
                 f"equal weights{which} at first, the same gradients in each step, and yet different"
@@ -206,6 +208,8 @@ def _resume(case: Case) -> Finding:
     )
     if counts != [1] * RANKS:
         return WRONG, told
+    if other := _other_rates(case):
+        return WRONG, f"{told}; their rates were {other}, as in different epochs"
     asked = {call["kind"] for call in phases[1].calls if not call["steps"]}
     if not asked & {"broadcast", "exchange", "allgather"}:
         return OPEN, f"{told}; rank 1 asked nobody where to go on"
@@ -214,6 +218,18 @@ def _resume(case: Case) -> Finding:
     if last not in (begun, second) and not (second and _resumes_from_another(case)):
         return WRONG, f"{told}; rank 0 did not go on with the weights that it had saved"
     return DONE, told
+
+
+def _other_rates(case: Case) -> str:
+    """The ranks' rates in a step after the resume, where they differ and never did before.
+
+    With other weights as well, all of the state is another one: that is the broadcast.
+    """
+    before, after = ([(one.lr, other.lr) for one, other in case.pairs(n)] for n in (0, 1))
+    same = any(one.before == other.before for one, other in case.pairs(1)[:2])
+    if not same or any(one != other for one, other in before):
+        return ""
+    return next((f"{one:.4g} and {other:.4g}" for one, other in after if one != other), "")
 
 
 def _threads(case: Case) -> Finding:
