@@ -13,6 +13,9 @@ from .training import share_of_the_loss
 from .verdict import DONE, OPEN, WRONG
 
 
+UNWEIGHTED = "mean of means, whose parts differ in size"
+
+
 def metrics(case: Case) -> Finding:
     """Is what rank 0 reports the mean over the ranks, and not its own value?"""
     phases = case.phases(0)
@@ -84,10 +87,15 @@ def _printed(case: Case, count: int) -> Finding:
                 continue
             mean, title = _mean(name, own, epochs), name.replace("whole_", "").partition("_")[0]
             values = {"mean": mean, "own": own[0], "times": RANKS * mean, "part": mean / RANKS}
+            if abs((plain := sum(own) / RANKS) - mean) > 0.002:
+                values[UNWEIGHTED] = plain
             text = f"epoch {number + 1}: {title} was {own[0]:.4f} on rank 0 and {own[1]:.4f} on "
             text += "rank 1; rank 0 printed "
             apart = abs(own[0] - own[1])
-            there = {w: f"{text}{x:.4f}" for w, x in values.items() if is_there(x, apart)}
+            there = {
+                what: f"{text}{x:.4f}" + (f", the {what}" if what == UNWEIGHTED else "")
+                for what, x in values.items() if is_there(x, apart)
+            }  # fmt: skip
             if there:
                 found[title].append(there)
     for epochs in found.values():
@@ -98,7 +106,8 @@ def _printed(case: Case, count: int) -> Finding:
                 said["own"] if is_own else next(iter(said.values()))
             )
     for there in (*found["loss"], *found["accuracy"]):
-        return DONE, there.get("mean", "")
+        if "mean" in there:
+            return DONE, there["mean"]
     if not all(phase.ended and not phase.error for phase in phases):
         raise Unseen("the run ended before an epoch was reported")
     if not _any_small(phases):

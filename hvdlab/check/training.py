@@ -44,6 +44,10 @@ def rate(case: Case) -> Finding:
         grows = base * 1.02 < last < base * factor and last == top[0] > rates[0]
         if grows and "schedule" not in script.lacks:
             raise Unseen(f"{told}, and still growing in the last step")
+        grown = rates[: rates.index(top[0]) + 1]
+        falls = _near(grown[0], base) and grown == sorted(grown) and last < grown[0]
+        if len(set(grown)) > 2 and falls and "schedule" not in script.lacks:
+            raise Unseen(f"{told}, as it fell before it had grown to its end")
         if not script.names_rate and not case.alone.phases:
             raise Unseen(f"{told}; what one process would take is not known")
         unscaled = factor > 1 and all(_near(value, base) for value in top)
