@@ -12,7 +12,6 @@ from .run import RANKS
 from .training import share_of_the_loss
 from .verdict import DONE, OPEN, WRONG
 
-
 UNWEIGHTED = "mean of means, whose parts differ in size"
 
 
