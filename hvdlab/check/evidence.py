@@ -240,7 +240,7 @@ def _read_rank(events: list[Event]) -> Rank:
             phase.calls.append({**event, **now})
             if event["kind"] == "allreduce":
                 reduced += event["elements"]
-            if "sketch" in event:
+            if "sketch" in event and ids:  # between a batch and its step
                 sent = [a + b for a, b in zip(sent or [0.0] * SKETCH, event["sketch"], strict=True)]
         elif kind == "step":
             ids, unplaced = ids or unplaced, []

@@ -159,30 +159,29 @@ def times_the_mean(case: Case) -> float | None:
     script divides by the number of ranks counts as the whole one.
     """
     pairs = case.pairs(0)
-    found = [sum(parts) for parts in map(_parts, pairs) if parts]
-    if len(found) < max(2, 0.8 * len(pairs)):
-        return None
-    for times in (RANKS, 1, 1 / RANKS):
-        if all(abs(each - times) <= 0.03 * times for each in found):
-            return times * share_of_the_loss([step for pair in pairs for step in pair])
+    for given in ("own", "sent"):
+        found = [sum(parts) for pair in pairs if (parts := _parts(pair, given))]
+        if len(found) < max(2, 0.8 * len(pairs)):
+            continue
+        for times in (RANKS, 1, 1 / RANKS):
+            if all(abs(each - times) <= 0.03 * times for each in found):
+                return times * share_of_the_loss([step for pair in pairs for step in pair])
     return None
 
 
-def _parts(pair: tuple[Step, ...]) -> list[float]:
+def _parts(pair: tuple[Step, ...], given: str = "own") -> list[float]:
     """By what each rank's own gradient was multiplied to get their sum that the step used.
 
-    Empty where that is not known, or where the step used something else. Where it did not use the
-    gradients of the last backward pass, such as a sum of several, it may have used what was sent.
+    Empty where that is not known, or where the step used something else. `given` says what is taken
+    for its own: the gradient of the last backward pass, or what it "sent" by itself.
     """
-    for sketches in ([step.own for step in pair], [step.sent for step in pair]):
-        if None in sketches or pair[0].used is None:
-            continue
-        own, used = np.transpose(sketches), np.array(pair[0].used)
-        parts = np.linalg.lstsq(own, used, rcond=1e-6)[0]
-        off = np.linalg.norm(own @ parts - used)
-        if parts.sum() > 0 and off <= 0.05 * np.linalg.norm(used):
-            return parts.tolist()
-    return []
+    sketches = [getattr(step, given) for step in pair]
+    if None in sketches or pair[0].used is None:
+        return []
+    own, used = np.transpose(sketches), np.array(pair[0].used)
+    parts = np.linalg.lstsq(own, used, rcond=1e-6)[0]
+    off = np.linalg.norm(own @ parts - used)
+    return parts.tolist() if parts.sum() > 0 and off <= 0.05 * np.linalg.norm(used) else []
 
 
 def _uneven(case: Case) -> str:

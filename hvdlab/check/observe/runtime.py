@@ -63,7 +63,7 @@ def watch(record: Recorder, apart: int) -> None:
             kind = "exchange" if what.kind in OBJECTS else what.kind
             name = what.name if what.packed else what.key
             facts = {"kind": kind, "name": name, "elements": elements, "op": what.op}
-            if what.kind == "allreduce" and elements > SMALL and not what.packed:
+            if what.kind == "allreduce" and not what.packed:
                 facts["sketch"] = _sketch(request)
             values = _values(request, elements)
             record("collective", **facts, values=values, where=record.where())
