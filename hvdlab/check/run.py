@@ -38,7 +38,7 @@ PROCESSES = 64
 FOLDER_MB = 16  # of what lies beside the script
 BESIDE = ("*", "*/*", "*/*/*")
 MOST_BESIDE = 200  # files at each depth
-STALL_S = 60  # a rank that is at work and doesn't come; a deadlock that is proven ends at once
+STALL_S = 30  # a rank that is at work and does not come; a proven deadlock ends at once
 TIME_S = 120.0
 KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
          "TZ", "MPI4PY_LIBMPI", "HVDLITE_MPI", "HVDLAB_GRADING")  # fmt: skip
