@@ -28,7 +28,7 @@ from .course import (
     python_of,
     script_of,
 )
-from .evidence import read
+from .evidence import NO_INIT, read
 from .judge import judge
 from .options import arguments_for, has
 from .run import TIME_S, Recording, observe
@@ -38,7 +38,6 @@ from .verdict import StepVerdict, Verdict
 __all__ = ["ALL", "LABS", "CheckError", "Recording", "Script", "StepVerdict", "Verdict"]
 __all__ += ["advise", "check"]
 
-NO_INIT = "NotInitializedError"
 STEPS = 8  # of an epoch of Keras' fit, where a script from outside could take hours
 
 

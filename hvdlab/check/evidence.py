@@ -12,6 +12,7 @@ from .run import Recording
 
 Event = dict[str, Any]
 Finding = tuple[str, str]  # the result of a step, and what was seen
+NO_INIT = "NotInitializedError"  # how an error begins where init() was not called
 SKETCH = 3  # numbers in a sketch of gradients
 SMALL = 64  # elements: a metric and no gradient
 

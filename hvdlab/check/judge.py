@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import endings, reported, training
 from .course import Script
-from .evidence import Case, Finding, Rank, Unseen, parted, tell_both
+from .evidence import NO_INIT, Case, Finding, Rank, Unseen, parted, tell_both
 from .run import RANKS, Recording
 from .runtime_facts import CORES, GPUS
 from .verdict import DONE, OPEN, UNSEEN, WRONG, StepVerdict, Verdict
@@ -44,14 +44,14 @@ def _init(case: Case) -> Finding:
     missing = [rank for rank, each in enumerate(case.ranks) if not each.inits]
     if missing:
         errors = [case.ranks[rank].phase(0).error or "" for rank in missing]
-        early = all(error and not error.startswith("NotInitializedError") for error in errors)
+        early = all(error and not error.startswith(NO_INIT) for error in errors)
         names = " and ".join(f"rank {rank}" for rank in missing)
         return UNSEEN if early else OPEN, f"no init() on {names}"
     sizes = [each.inits[0]["size"] for each in case.ranks]
     if sizes != [RANKS] * RANKS:
         return WRONG, tell_both([f"sees {size} process(es)" for size in sizes])
     alone = case.alone.phase(0)
-    fails = alone.error and not alone.error.startswith("NotInitializedError")
+    fails = alone.error and not alone.error.startswith(NO_INIT)
     if alone.ended and not fails and not case.alone.inits and not case.alone.gpus:
         return WRONG, "init() is called on a host with GPUs only: without one each rank is alone"
     if _nobody_asks(case):
