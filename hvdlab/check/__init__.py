@@ -122,9 +122,10 @@ def _needs_no_gpu(events: list[dict[str, Any]]) -> bool:
 
 
 def _goes_on(recording: Recording) -> bool:
-    """Whether the second run began with the weights that rank 0 had at the end of the first."""
+    """Whether the second run began with the weights that rank 0 had at the end of the first; it may
+    have, where there was none."""
     first, second = (read(recording)[0].phase(number).steps for number in (0, 1))
-    return bool(first and second) and first[-1].after == second[0].before
+    return not (first and second) or first[-1].after == second[0].before
 
 
 def _are_refused(recording: Recording) -> bool:
