@@ -223,8 +223,11 @@ def _resume(case: Case) -> Finding:
 def _other_rates(case: Case) -> str:
     """The ranks' rates in a step after the resume, where they differ and never did before.
 
-    With other weights as well, all of the state is another one: that is the broadcast.
+    With other weights as well, all of the state is another one: that is the broadcast. Ranks that
+    come to a good end are in the same epochs: that is the schedule.
     """
+    if not any(phase.error for phase in case.phases(1)):
+        return ""
     before, after = ([(one.lr, other.lr) for one, other in case.pairs(n)] for n in (0, 1))
     same = any(one.before == other.before for one, other in case.pairs(1)[:2])
     if not same or any(one != other for one, other in before):
