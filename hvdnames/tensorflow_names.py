@@ -6,6 +6,7 @@ behaviour off, as programs of TensorFlow 1 want it; those in `EAGER` don't, as p
 use them. Libraries are left alone: many look for old names to find TensorFlow's version.
 """
 
+import dis
 import functools
 import importlib
 import os
@@ -47,6 +48,11 @@ def _of_the_program(frame: FrameType | None) -> bool:
     at_hand = not path.startswith("<") or path in ("<stdin>", "<string>") or "ipython" in path
     installed = path.startswith(_LIBRARIES) or "site-packages" in path or "dist-packages" in path
     return at_hand and not installed
+
+
+def _only_looks(frame: FrameType) -> bool:
+    """Whether code calls hasattr() or getattr(), and so looks for what TensorFlow has."""
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("CALL")
 
 
 def _without_v2(name: str) -> None:
@@ -107,7 +113,7 @@ def _look_up(tf: ModuleType, part: str, module: ModuleType, name: str) -> Any:
         frame = frame.f_back
     while frame and frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back  # `from tensorflow import name`
-    if name.startswith("_") or not _of_the_program(frame):
+    if name.startswith("_") or not _of_the_program(frame) or _only_looks(frame):
         raise no_attribute(module, name)
     importlib.import_module("tensorflow.compat.v1")  # by this name it is another module
     found = _first_version(tf, part, name)

@@ -13,26 +13,27 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..warm import Nest
 from .course import (
-    ALIASES,
     ALL,
     LABS,
     LIMIT,
     CheckError,
     Script,
-    arguments_for,
     find,
-    options_of,
+    options_named,
     outside,
     python_of,
     script_of,
-    source_of,
 )
+from .evidence import NO_INIT, read
 from .judge import judge
+from .options import arguments_for, has
 from .run import TIME_S, Recording, observe
-from .verdict import DONE, StepVerdict, Verdict
+from .runtime_facts import GPUS
+from .verdict import StepVerdict, Verdict
 
 __all__ = ["ALL", "LABS", "CheckError", "Recording", "Script", "StepVerdict", "Verdict"]
 __all__ += ["advise", "check"]
@@ -76,15 +77,15 @@ def record(
 ) -> tuple[Script, str, Recording]:
     """Run a version of the script; what `judge` takes.
 
-    One that has a rate or a schedule of its own also runs on one rank: there is no other measure.
+    One that has not grown from the course's also runs on one rank, without a GPU: there is no other
+    measure.
     """
-    options = options_of(source_of(path))
+    options = options_named(path)
     steps = STEPS if script.outside else None
     if not script.is_version:
-        may_resume = options & {*ALIASES["--resume"], "--checkpoint"}
-        lacks = script.lacks if may_resume else (*script.lacks, "resume")
-        names_rate = bool(options & set(ALIASES["--base-lr"]))
-        script = replace(script, names_rate=names_rate, lacks=tuple(dict.fromkeys(lacks)))
+        script = replace(script, names_rate=has(options, "--base-lr"))
+        if not has(options, "--resume", "--log-dir"):
+            script = script.without("resume")
     whole = script.phases()
     fewer = [[*phase, *LIMIT] for phase in whole]
     tries = [
@@ -97,16 +98,34 @@ def record(
         recording = observe(path, phases, limit, steps, nest)
         if not _are_refused(recording):
             break
-    if not script.is_version and _needs_a_measure(judge(script, path.name, recording)):
-        alone = observe(path, phases, limit, steps, nest, np=1)
+    if script.is_version:
+        return script, path.name, recording
+    if not has(options, "--resume", "--checkpoint") and not _goes_on(recording):
+        script = script.without("resume")
+    before = judge(script, path.name, recording)
+    if not before.ended:
+        for gpus in (0, GPUS):  # it may need one
+            alone = observe(path, phases, limit, steps, nest, np=1, gpus=gpus)
+            if _needs_no_gpu(alone.events[0]):
+                break
         recording = replace(recording, alone=alone.events[0])
+    if "threads" in before.failing():  # it may set them where there is no GPU
+        shared = observe(path, phases[:1], limit, steps, nest, gpus=0)
+        recording = replace(recording, without_gpus=shared.events)
     return script, path.name, recording
 
 
-def _needs_a_measure(verdict: Verdict) -> bool:
-    """Whether the course's script is none: for its rates, or for how much the ranks read."""
-    steps = [step for step in verdict.steps if step.key in ("rate", "schedule", "shard")]
-    return not verdict.ended and any(step.result != DONE for step in steps)
+def _needs_no_gpu(events: list[dict[str, Any]]) -> bool:
+    """Whether the script trained without one, or could not for want of init() alone."""
+    steps = any(event["event"] == "step" for event in events)
+    return steps or any((event.get("error") or "").startswith(NO_INIT) for event in events)
+
+
+def _goes_on(recording: Recording) -> bool:
+    """Whether the second run began with the weights that rank 0 had at the end of the first; it may
+    have, where there was none."""
+    first, second = (read(recording)[0].phase(number).steps for number in (0, 1))
+    return not (first and second) or first[-1].after == second[0].before
 
 
 def _are_refused(recording: Recording) -> bool:
@@ -116,5 +135,5 @@ def _are_refused(recording: Recording) -> bool:
     """
     ends = [event["error"] for events in recording.events for event in events if "error" in event]
     steps = any(event["event"] == "step" for each in recording.events for event in each)
-    ours = ("NotInitialized", "Horovod")
+    ours = (NO_INIT, "Horovod")
     return any(ends) and not steps and not any((error or "").startswith(ours) for error in ends)

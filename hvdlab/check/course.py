@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import ast
 import difflib
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..handout import source
+from .options import given, options_of, words_of
 
 BASE_LR = 0.01  # what the first run is given; the second one has the script's own
 BATCH = 16  # images a step, for each process
 TRAIN, TEST = 256, 100  # images of the slice
 LIMIT = [f"--limit={TEST}"]  # for scripts that count on as many test images as training images
-# What other people call the options of the course's scripts.
-ALIASES = {
-    "--base-lr": ("--base-lr", "--lr", "--learning-rate"),
-    "--epochs": ("--epochs", "--num-epochs", "--n-epochs", "--max-epochs"),
-    "--batch-size": ("--batch-size", "--batch", "--bs"),
-    "--log-dir": (
-        "--log-dir",
-        "--logdir",
-        "--out",
-        "--output",
-        "--output-dir",
-        "--save-dir",
-        "--checkpoint-dir",
-        "--checkpoint",
-    ),
-    "--limit": ("--limit", "--images", "--num-images", "--samples"),
-    "--resume": ("--resume", "--continue", "--restart"),
-}
-RATES = tuple(f"{name}=" for name in ALIASES["--base-lr"])
+OPTION_FILES = (".yaml", ".yml", ".json")
 VERSION = 0.3  # how like the course's script a version of it is, at least
 SCRIPTS = source() / "scripts"
 
@@ -119,6 +101,10 @@ class Script:
         """The converted program."""
         return SCRIPTS / "solutions" / self.name
 
+    def without(self, key: str) -> Script:
+        """The same script, which need not have this step."""
+        return replace(self, lacks=tuple(dict.fromkeys((*self.lacks, key))))
+
     def phases(self) -> list[list[str]]:
         """The arguments of each run: two epochs, then one more, if it can be from the checkpoint.
 
@@ -131,12 +117,14 @@ class Script:
         again = ["--epochs=3", "--resume", "--log-dir={home}/logs"]
         if "resume" in self.lacks:
             again = ["--epochs=1", "--log-dir={home}/more"]
+        if not self.is_version:
+            options += ["--warmup-epochs=1", "--log-file={home}/logs/log.csv"]
         return [[*first, *options], [*again, *options]]
 
     def base_lr(self, arguments: list[str]) -> float | None:
         """The rate of one process in a run with these arguments; None if it is not known."""
-        given = [each.partition("=")[2] for each in arguments if each.startswith(RATES)]
-        return float(given[-1]) if given else self.own_lr
+        rate = given(arguments, "--base-lr")
+        return self.own_lr if rate is None else float(rate)
 
 
 ALL = [
@@ -153,24 +141,6 @@ ALL = [
 LABS = sorted({script.lab for script in ALL})
 # What a student converts in a lab's notebook.
 BEGUN = {"05": "work/my_keras.py", "06": "work/my_torch.py", "07": "work/my_tensorflow.py"}
-
-
-def options_of(text: str) -> set[str]:
-    """The options that a script names, such as "--epochs", by whatever library it reads them."""
-    return set(re.findall(r"""["'](--[\w-]+)["']""", text))
-
-
-def arguments_for(phases: list[list[str]], options: set[str]) -> list[list[str]]:
-    """The arguments of each run, as far as the script takes them, under its own names."""
-
-    def own(argument: str) -> list[str]:
-        name, *value = argument.split("=", 1)
-        names = [each for each in ALIASES.get(name, (name,)) if each in options]
-        if names[:1] == ["--checkpoint"]:
-            value = [f"{value[0]}/checkpoint"]  # a file
-        return ["=".join([names[0], *value])] if names else []
-
-    return [[each for argument in phase for each in own(argument)] for phase in phases]
 
 
 class CheckError(RuntimeError):
@@ -193,8 +163,8 @@ def python_of(path: Path) -> str:
     return text
 
 
-def source_of(path: Path) -> str:
-    """The text of a script, of modules beside it that it imports, of option files that it names."""
+def source_of(path: Path) -> tuple[str, list[Path]]:
+    """The text of a script and of modules beside it that it imports; the option files it names."""
     texts: dict[Path, str] = {}
     left = [path]
     while left:
@@ -207,8 +177,16 @@ def source_of(path: Path) -> str:
             beside = (path.parent / f"{name.replace('.', '/')}.py" for name in names)
             left += [each for each in beside if each.is_file() and each not in (*texts, *left)]
     found = "\n".join(texts.values())
-    named = [each for each in sorted(path.parent.glob("*.*ml")) if each.name in found]
-    return "\n".join([found, *(each.read_text(errors="replace") for each in named)])
+    return found, [
+        each for each in sorted(path.parent.iterdir())
+        if each.suffix in OPTION_FILES and each.name in found
+    ]  # fmt: skip
+
+
+def options_named(path: Path) -> set[str]:
+    """The options of a script, with dashes or as words, and of the modules that it imports."""
+    text, files = source_of(path)
+    return options_of(text) | words_of(text, files)
 
 
 def outside(path: Path) -> Script:
@@ -233,9 +211,10 @@ def script_of(lab: str, path: Path) -> Script:
 
     if likeness(best := max(known, key=likeness)) > VERSION:
         return best
-    source = source_of(path)
-    of_set = "fashion-mnist" if "fashion" in source.lower() else "mnist"
-    of_graphs = "compat.v1" in source or "Session" in source
+    code, files = source_of(path)
+    told = "\n".join([code, *(each.read_text(errors="replace") for each in files)])
+    of_set = "fashion-mnist" if "fashion" in told.lower() else "mnist"
+    of_graphs = "compat.v1" in code or "Session" in code
 
     def fits(script: Script) -> int:
         return (script.data == of_set) + ((script.framework == "tensorflow1") == of_graphs)

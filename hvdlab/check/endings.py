@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from .evidence import SMALL, Case, Rank
-from .run import RANKS, STALL_S
+from .run import RANKS
 
 _GIVEN_UP = re.compile(
     r"has waited for|has left|shut down|has ended|gave up|given up|broken|deadlock: rank"
@@ -69,7 +69,8 @@ def _stall(ranks: list[Rank], phase: int, errors: list[str | None]) -> str:
     mismatch = next((e for e in errors if e and not _GIVEN_UP.search(e)), "")
     if mismatch:
         return f"the ranks disagree: {mismatch.split(': ', 1)[-1][:300]}"
-    return f"deadlock (given up after {STALL_S} s at most): " + ", ".join(parts)
+    late = re.search(r"given up after \d+ s", " ".join(filter(None, errors)))
+    return f"{late[0] if late else 'deadlock'}: {', '.join(parts)}"
 
 
 def _title(call: dict[str, Any]) -> str:
@@ -88,6 +89,9 @@ def _blame(ranks: list[Rank], phase: int) -> str:
         return ""
     counts = [len(each.steps) for each in phases]
     kinds = [_kind(call, phases[0].steps or phases[-1].steps) for call in odd]
+    unsent = [bool(each.steps) and not any(step.reduced for step in each.steps) for each in phases]
+    if any(unsent) and any(call["kind"] == "survey" for call in odd):
+        return "optimizer"  # one rank steps by itself, and the other one waits for its gradients
     if phase == 1 and len(phases[0].epochs) != len(phases[1].epochs):
         return "resume"
     if phase == 1 and "object" in kinds and not all(counts):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from .course import Script
+from .options import given
 from .run import Recording
 
 Event = dict[str, Any]
 Finding = tuple[str, str]  # the result of a step, and what was seen
+NO_INIT = "NotInitializedError"  # how an error begins where init() was not called
+SKETCH = 3  # numbers in a sketch of gradients
 SMALL = 64  # elements: a metric and no gradient
 
 
@@ -28,8 +32,10 @@ class Step:
     reduced: int = 0  # elements that went through an allreduce for it
     expected: float | None = None  # the mean cross entropy of what the model said
     own: list[float] | None = None  # a sketch of this rank's gradients before they were reduced
+    sent: list[float] | None = None  # of what it gave to allreduces, where the script makes them
     used: list[float] | None = None  # and of those that the step used
     without: int = 0  # parameters that got no gradient
+    rates: list[float] = field(default_factory=list)  # of each group of parameters
     untrained: str = ""  # a digest of the model's parameters that the optimizer has not
     again: bool = False  # without another backward pass, as of a second optimizer
 
@@ -86,10 +92,9 @@ class Phase:
     called: list[str] = field(default_factory=list)  # the functions in which the error was raised
     ended: bool = False
 
-    def option(self, *names: str) -> str | None:
-        """What the run was given for an option, under one of its names."""
-        given = [each.partition("=") for each in self.arguments]
-        return next((value for name, _, value in reversed(given) if name in names), None)
+    def option(self, name: str) -> str | None:
+        """What the run was given for an option, whatever it is called."""
+        return given(self.arguments, name)
 
     @property
     def steps(self) -> list[Step]:
@@ -108,6 +113,8 @@ class Rank:
     outside: list[Event] = field(default_factory=list)
     network: list[Event] = field(default_factory=list)
     fits: list[Event] = field(default_factory=list)
+    logged: list[Event] = field(default_factory=list)  # by the script, on stderr
+    asked: list[Event] = field(default_factory=list)  # of the runtime, for rank() and size()
     decisions: list[Event] = field(default_factory=list)  # of callbacks, by what metric
     images: int = 0  # in the training set
     finished: bool = False  # it came to the end of all phases
@@ -121,18 +128,21 @@ class Rank:
 class Case:
     """What is judged: of which script it is a version, the recording, and its ranks in order.
 
-    `alone` is what the only rank of a run on one did; it may have done nothing.
+    `alone` is what the only rank of a run on one did, `without_gpus` what ranks did that share a
+    host without any; they may have done nothing.
     """
 
     script: Script
     recording: Recording
     ranks: list[Rank]
     alone: Rank
+    without_gpus: list[Rank]
 
     @classmethod
     def of(cls, script: Script, recording: Recording) -> Case:
         """The case of a recording."""
-        return cls(script, recording, read(recording), _read_rank(recording.alone))
+        without = [_read_rank(events) for events in recording.without_gpus]
+        return cls(script, recording, read(recording), _read_rank(recording.alone), without)
 
     def base_lr(self, number: int) -> float | None:
         """The largest rate of one process in a run; None if it is not known."""
@@ -180,9 +190,10 @@ def _read_rank(events: list[Event]) -> Rank:
     unplaced: list[int | str] = []  # read by the script, and given to no model that we know of
     loss: float | None = None
     expected: float | None = None
-    batches, reduced, tests = 0, 0, False
+    batches, reduced, tests, sent = 0, 0, False, None
     lists = {"init": rank.inits, "gpu": rank.gpus, "threads": rank.threads, "fit": rank.fits,
-             "outside": rank.outside, "network": rank.network,
+             "outside": rank.outside, "network": rank.network, "asked": rank.asked,
+             "logged": rank.logged,
              "decision": rank.decisions}  # fmt: skip
     for event in events:
         kind = event["event"]
@@ -191,6 +202,7 @@ def _read_rank(events: list[Event]) -> Rank:
         elif kind == "phase":
             rank.phases.append(Phase())
             ids, loss, expected, batches, reduced, tests = [], None, None, 0, 0, False
+            sent = None
             rank.phases[-1].arguments = event.get("arguments", [])
         elif kind == "finished":
             rank.finished = True
@@ -229,6 +241,8 @@ def _read_rank(events: list[Event]) -> Rank:
             phase.calls.append({**event, **now})
             if event["kind"] == "allreduce":
                 reduced += event["elements"]
+            if "sketch" in event and ids:  # between a batch and its step
+                sent = [a + b for a, b in zip(sent or [0.0] * SKETCH, event["sketch"], strict=True)]
         elif kind == "step":
             ids, unplaced = ids or unplaced, []
             if not phase.epochs or (tests and ids):
@@ -237,18 +251,25 @@ def _read_rank(events: list[Event]) -> Rank:
             fields = {name: event[name] for name in ("lr", "grads", "before", "after", "elements")}
             fields |= {
                 name: event[name]
-                for name in ("own", "used", "without", "untrained")
+                for name in ("own", "used", "without", "untrained", "rates")
                 if name in event
             }
             fields |= {"ids": ids, "loss": loss, "expected": expected, "batches": batches}
-            fields["reduced"] = reduced
+            fields |= {"reduced": reduced, "sent": sent}
             fields["again"] = bool(phase.steps) and not ids and loss is None
             phase.epochs[-1].steps.append(Step(**fields))
-            ids, loss, expected, batches, reduced = [], None, None, 0, 0
+            ids, loss, expected, batches, reduced, sent = [], None, None, 0, 0, None
         elif kind == "end":
-            phase.error, phase.where, phase.ended = event["error"], event.get("where", ""), True
+            phase.error, phase.where = _in_short(event["error"]), event.get("where", "")
+            phase.ended = True
             phase.called, phase.pending = event.get("called", []), ids
     return rank
+
+
+def _in_short(error: str | None) -> str | None:
+    """One line of an error; the runtime's own where a framework has put its words around it."""
+    found = re.search(r"HorovodInternalError: .*", error or "")
+    return found[0] if found else error and " ".join(error.split())
 
 
 def _is_inside(new: list[int | str], ids: list[int | str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import endings, reported, training
 from .course import Script
-from .evidence import Case, Finding, Unseen, parted, tell_both
+from .evidence import NO_INIT, Case, Finding, Rank, Unseen, parted, tell_both
 from .run import RANKS, Recording
 from .runtime_facts import CORES, GPUS
 from .verdict import DONE, OPEN, UNSEEN, WRONG, StepVerdict, Verdict
@@ -44,7 +44,7 @@ def _init(case: Case) -> Finding:
     missing = [rank for rank, each in enumerate(case.ranks) if not each.inits]
     if missing:
         errors = [case.ranks[rank].phase(0).error or "" for rank in missing]
-        early = all(error and not error.startswith("NotInitializedError") for error in errors)
+        early = all(error and not error.startswith(NO_INIT) for error in errors)
         if case.recording.stopped:  # it may only have been slow
             early = not any(case.ranks[rank].phase(0).steps for rank in missing)
         names = " and ".join(f"rank {rank}" for rank in missing)
@@ -52,7 +52,30 @@ def _init(case: Case) -> Finding:
     sizes = [each.inits[0]["size"] for each in case.ranks]
     if sizes != [RANKS] * RANKS:
         return WRONG, tell_both([f"sees {size} process(es)" for size in sizes])
+    alone = case.alone.phase(0)
+    fails = alone.error and not alone.error.startswith(NO_INIT)
+    if alone.ended and not fails and not case.alone.inits and not case.alone.gpus:
+        return WRONG, "init() is called on a host with GPUs only: without one each rank is alone"
+    if _nobody_asks(case):
+        return WRONG, (
+            "init() was called and gradients went between the ranks, but the script asks neither "
+            "for rank() nor for size(): each process takes itself for the only one"
+        )
     return DONE, f"rank 0 and rank 1 of {RANKS}, each knows which it is"
+
+
+def _nobody_asks(case: Case) -> bool:
+    """Whether all ranks read, take and print what one process would, for want of their numbers.
+
+    A version of the course's script may be on its way: the steps that ask are still to come.
+    """
+    asked = any(rank.asked for rank in case.ranks)
+    if case.script.is_version or asked or not case.recording.printed[1]:
+        return False
+    steps = [step for phase in case.phases(0) for step in phase.steps]
+    images = [set(phase.epochs[0].ids) for phase in case.phases(0) if phase.epochs]
+    sent = bool(steps) and all(step.reduced >= step.elements for step in steps)
+    return sent and len(images) == RANKS and len(images[0] & images[1]) > 0.9 * len(images[0])
 
 
 def _device(case: Case) -> Finding:
@@ -126,7 +149,9 @@ def _broadcast(case: Case) -> Finding:
             )
         averaged = all(one.grads == other.grads for one, other in pairs)
         # Ranks that went on at different epochs take steps of different length: that is the resume.
-        apart = phase == 1 and len({len(parted(each)) for each in case.phases(1)}) > 1
+        apart = phase == 1 and (
+            _other_rates(case) or len({len(parted(each)) for each in case.phases(1)}) > 1
+        )
         if averaged and not apart and not all(same[1:]):
             return WRONG, (
                 f"equal weights{which} at first, the same gradients in each step, and yet different"
@@ -155,7 +180,8 @@ def _rank0(case: Case) -> Finding:
     recording, texts, wrong = case.recording, [], False
     for rank in range(RANKS):
         # What a script logs on purpose; warnings of libraries are not its doing.
-        logged = [line for line in recording.logged[rank] if line.startswith("INFO:")]
+        logged = [event["text"] for event in case.ranks[rank].logged]
+        logged = logged or [x for x in recording.logged[rank] if x.startswith("INFO:")]
         lines, files = [*recording.printed[rank], *logged], recording.files[rank]
         wrong |= bool(rank and (lines or files))
         text = f"printed {len(lines)} lines and wrote {len(files)} files"
@@ -184,6 +210,8 @@ def _resume(case: Case) -> Finding:
     )
     if counts != [1] * RANKS:
         return WRONG, told
+    if other := _other_rates(case):
+        return WRONG, f"{told}; their rates were {other}, as in different epochs"
     asked = {call["kind"] for call in phases[1].calls if not call["steps"]}
     if not asked & {"broadcast", "exchange", "allgather"}:
         return OPEN, f"{told}; rank 1 asked nobody where to go on"
@@ -194,6 +222,21 @@ def _resume(case: Case) -> Finding:
     return DONE, told
 
 
+def _other_rates(case: Case) -> str:
+    """The ranks' rates in a step after the resume, where they differ and never did before.
+
+    With other weights as well, all of the state is another one: that is the broadcast. Ranks that
+    come to a good end are in the same epochs: that is the schedule.
+    """
+    if not any(phase.error for phase in case.phases(1)):
+        return ""
+    before, after = ([(one.lr, other.lr) for one, other in case.pairs(n)] for n in (0, 1))
+    same = any(one.before == other.before for one, other in case.pairs(1)[:2])
+    if not same or any(one != other for one, other in before):
+        return ""
+    return next((f"{one:.4g} and {other:.4g}" for one, other in after if one != other), "")
+
+
 def _threads(case: Case) -> Finding:
     """In the last run: there the ranks share a host."""
     seen = [
@@ -202,16 +245,12 @@ def _threads(case: Case) -> Finding:
     ]  # fmt: skip
     if 0 not in seen:
         raise Unseen("the run ended before the first step")
-    inits = [e for rank in case.ranks for e in rank.inits if e["phase"] == seen[-1] + 1]
-    sharing = max((e.get("local_size", RANKS) for e in inits), default=RANKS)
-    counts = [[e["count"] for e in r.threads if e["phase"] == seen[-1] + 1] for r in case.ranks]
-    used = [mine[-1] if mine and mine[-1] else CORES for mine in counts]
-    told = tell_both([f"uses {count} thread{'s' if count > 1 else ''}" for count in used])
-    told += (
-        f"; the host has {CORES} cores (pretended) for {sharing} rank{'s' if sharing > 1 else ''}"
-    )
-    if any(not 1 <= count <= CORES // sharing for count in used):
-        return WRONG if any(counts) else OPEN, told
+    result, told, sharing = _threads_of_run(case.ranks, seen[-1] + 1)
+    if result == OPEN and any(rank.threads for rank in case.without_gpus):
+        result, told, sharing = _threads_of_run(case.without_gpus, 1)
+        told = f"without a GPU {told}"
+    if result != DONE:
+        return result, told
     apart = [e["count"] for rank in case.ranks for e in rank.threads if e["phase"] == 1]
     one = [e["count"] for e in case.alone.threads if e["phase"] == 1]
     if one and apart and CORES in one and set(apart) == {CORES // RANKS}:
@@ -220,6 +259,21 @@ def _threads(case: Case) -> Finding:
             "are shared by the ranks of that host only"
         )
     return (DONE, told) if sharing > 1 else (UNSEEN, f"{told}; no ranks that share one were seen")
+
+
+def _threads_of_run(ranks: list[Rank], number: int) -> tuple[str, str, int]:
+    """The result and what was seen of a run, and how many ranks shared a host."""
+    inits = [each for rank in ranks for each in rank.inits if each["phase"] == number]
+    sharing = max((each.get("local_size", RANKS) for each in inits), default=RANKS)
+    counts = [[each["count"] for each in r.threads if each["phase"] == number] for r in ranks]
+    used = [mine[-1] if mine and mine[-1] else CORES for mine in counts]
+    told = tell_both([f"uses {count} thread{'s' if count > 1 else ''}" for count in used])
+    told += (
+        f"; the host has {CORES} cores (pretended) for {sharing} rank{'s' if sharing > 1 else ''}"
+    )
+    if all(1 <= count <= CORES // sharing for count in used):
+        return DONE, told, sharing
+    return WRONG if any(counts) else OPEN, told, sharing
 
 
 _JUDGES = {

@@ -12,6 +12,8 @@ from .run import RANKS
 from .training import share_of_the_loss
 from .verdict import DONE, OPEN, WRONG
 
+UNWEIGHTED = "mean of means, whose parts differ in size"
+
 
 def metrics(case: Case) -> Finding:
     """Is what rank 0 reports the mean over the ranks, and not its own value?"""
@@ -63,33 +65,48 @@ def _printed(case: Case, count: int) -> Finding:
     A number counts as a value if it is one in all of the decimals that were printed.
     """
     phases = case.phases(0)
-    words = re.findall(r"-?\d+\.\d+(?:e-?\d+)?", "\n".join(case.recording.printed[0]))
+    told = [*case.recording.printed[0], *case.recording.logged[0]]
+    words = re.findall(r"-?\d+\.\d+(?:e-?\d+)?", "\n".join(told))
     numbers = [(float(word), 0.51 * 10.0 ** -len(word.partition(".")[2])) for word in words]
 
-    def is_there(value: float) -> bool:
-        values = (value, 100 * value)
-        return any(abs(number - each) <= off for number, off in numbers for each in values)
+    def is_there(value: float, apart: float) -> bool:
+        """As such or in per cent, with decimals enough to tell it from one so far apart."""
+        return any(
+            abs(number - times * value) <= off < times * apart / 4
+            for number, off in numbers for times in (1, 100)
+        )  # fmt: skip
 
-    found: list[tuple[str, str]] = []
+    # Of each metric what was printed in each epoch, and in words.
+    found: dict[str, list[dict[str, str]]] = {"loss": [], "accuracy": []}
     for number in range(count):
         epochs = [phase.epochs[number] for phase in phases]
         for name in ("loss", "loss_of_images", "whole_loss", "accuracy"):
             own = [getattr(epoch, name) for epoch in epochs]
             if None in own or abs(own[0] - own[1]) < 0.002:
                 continue
-            mean = _mean(name, own, epochs)
+            mean, title = _mean(name, own, epochs), name.replace("whole_", "").partition("_")[0]
             values = {"mean": mean, "own": own[0], "times": RANKS * mean, "part": mean / RANKS}
-            text = f"epoch {number + 1}: {name.partition('_')[0]} was {own[0]:.4f} on rank 0 and "
-            text += f"{own[1]:.4f} on rank 1; rank 0 printed "
-            found += [(what, f"{text}{value:.4f}") for what, value in values.items()
-                      if is_there(value)]  # fmt: skip
-    told = dict(reversed(found))
-    if "mean" in told:
-        return DONE, told["mean"]
-    if "own" in told:
-        return OPEN if not _any_small(phases) else WRONG, told["own"]
-    if found:
-        return WRONG, found[0][1]
+            if abs((plain := sum(own) / RANKS) - mean) > 0.002:
+                values[UNWEIGHTED] = plain
+            text = f"epoch {number + 1}: {title} was {own[0]:.4f} on rank 0 and {own[1]:.4f} on "
+            text += "rank 1; rank 0 printed "
+            apart = abs(own[0] - own[1])
+            there = {
+                what: f"{text}{x:.4f}" + (f", the {what}" if what == UNWEIGHTED else "")
+                for what, x in values.items() if is_there(x, apart)
+            }  # fmt: skip
+            if there:
+                found[title].append(there)
+    for epochs in found.values():
+        said = {what: text for there in reversed(epochs) for what, text in there.items()}
+        if said and "mean" not in said:
+            is_own = "own" in said
+            return (OPEN if is_own and not _any_small(phases) else WRONG), (
+                said["own"] if is_own else next(iter(said.values()))
+            )
+    for there in (*found["loss"], *found["accuracy"]):
+        if "mean" in there:
+            return DONE, there["mean"]
     if not all(phase.ended and not phase.error for phase in phases):
         raise Unseen("the run ended before an epoch was reported")
     if not _any_small(phases):

@@ -26,6 +26,7 @@ from ..data.catalog import SETS
 from ..data.sample import load_sample
 from ..warm import Nest
 from .course import TEST, TRAIN
+from .runtime_facts import GPUS
 
 MARK = "HVDLAB_CHECK"  # in the environment of all processes of a check: its token
 RANKS = 2
@@ -37,7 +38,7 @@ PROCESSES = 64
 FOLDER_MB = 16  # of what lies beside the script
 BESIDE = ("*", "*/*", "*/*/*")
 MOST_BESIDE = 200  # files at each depth
-STALL_S = 15  # waiting for a rank that doesn't come ends after it
+STALL_S = 30  # a rank that is at work and does not come; a proven deadlock ends at once
 TIME_S = 120.0
 KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
          "TZ", "MPI4PY_LIBMPI", "HVDLITE_MPI", "HVDLAB_GRADING")  # fmt: skip
@@ -54,7 +55,8 @@ class Recording:
     """What was seen of a run: the events of each rank, what it printed, and which files it made.
 
     `stopped` says which limit ended the run, and is empty where none did. `alone` are the events of
-    a run on one rank, where one was needed to know what one process does.
+    a run on one rank, where one was needed to know what one process does; `without_gpus` those of
+    ranks on one host that has none.
     """
 
     events: list[list[dict[str, Any]]]
@@ -64,6 +66,7 @@ class Recording:
     reports: list[list[dict[str, Any]]] = field(default_factory=list)
     stopped: str = ""
     alone: list[dict[str, Any]] = field(default_factory=list)
+    without_gpus: list[list[dict[str, Any]]] = field(default_factory=list)
 
     def to_json(self) -> str:
         """All of it as text, for `from_json`."""
@@ -82,6 +85,7 @@ def observe(
     steps: int | None = None,
     nest: Nest | None = None,
     np: int = RANKS,
+    gpus: int = GPUS,
 ) -> Recording:
     """Run the script on `np` ranks, once for each list of arguments, and tell what was seen.
 
@@ -93,6 +97,7 @@ def observe(
         steps: the most that Keras' fit takes in an epoch that has a number of steps, with two
             epochs at most; None: as many as the script wants.
         nest: of `warm`, where one check at a time runs.
+        gpus: how many the host is pretended to have.
 
     Raises OSError if the script can't be read.
     """
@@ -111,6 +116,7 @@ def observe(
             "script": script.name,
             "folder": str(folder),
             "np": np,
+            "gpus": gpus,
             "phases": phases,
             # Where there are two runs, the first one is on two hosts.
             "apart": len(phases) - 1,

@@ -9,7 +9,7 @@ import numpy as np
 
 from hvdlite.request import ADASUM
 
-from .course import ALIASES, BATCH
+from .course import BATCH
 from .evidence import SMALL, Case, Finding, Phase, Step, Unseen, is_known, parted
 from .run import RANKS
 from .verdict import DONE, OPEN, WRONG
@@ -44,14 +44,35 @@ def rate(case: Case) -> Finding:
         grows = base * 1.02 < last < base * factor and last == top[0] > rates[0]
         if grows and "schedule" not in script.lacks:
             raise Unseen(f"{told}, and still growing in the last step")
+        grown = rates[: rates.index(top[0]) + 1]
+        falls = _near(grown[0], base) and grown == sorted(grown) and last < grown[0]
+        if len(set(grown)) > 2 and falls and "schedule" not in script.lacks:
+            raise Unseen(f"{told}, as it fell before it had grown to its end")
         if not script.names_rate and not case.alone.phases:
             raise Unseen(f"{told}; what one process would take is not known")
         unscaled = factor > 1 and all(_near(value, base) for value in top)
         return OPEN if unscaled else WRONG, told
+    if wrong := _of_groups(case, factor):
+        return WRONG, f"{told}; {wrong}"
     begun = [step.lr for step in case.ranks[0].phase(0).epochs[0].steps]
     if "schedule" in script.lacks and factor > 1 and all(_near(each, base) for each in begun):
         return WRONG, f"{told}, but that of one process in all of epoch 1"
     return _own_rate(case, factor, told)
+
+
+def _of_groups(case: Case, factor: int) -> str:
+    """Which group of parameters has another rate than N times that of one process; or empty."""
+    mine, alone = (
+        [max(rates) for rates in zip(*(step.rates for step in rank.phase(0).steps), strict=False)]
+        for rank in (case.ranks[0], case.alone)
+    )
+    for number, (rate, base) in enumerate(zip(mine, alone, strict=False), 1):
+        if not _near(rate, base * factor):
+            return (
+                f"group {number} of {len(mine)} of the optimizer's parameters had {rate:.4g}, "
+                f"where it has {base:.4g} on one process"
+            )
+    return ""
 
 
 def _own_rate(case: Case, factor: int, told: str) -> Finding:
@@ -138,23 +159,26 @@ def times_the_mean(case: Case) -> float | None:
     script divides by the number of ranks counts as the whole one.
     """
     pairs = case.pairs(0)
-    found = [sum(parts) for parts in map(_parts, pairs) if parts]
-    if len(found) < max(2, 0.8 * len(pairs)):
-        return None
-    for times in (RANKS, 1, 1 / RANKS):
-        if all(abs(each - times) <= 0.03 * times for each in found):
-            return times * share_of_the_loss([step for pair in pairs for step in pair])
+    for given in ("own", "sent"):
+        found = [sum(parts) for pair in pairs if (parts := _parts(pair, given))]
+        if len(found) < max(2, 0.8 * len(pairs)):
+            continue
+        for times in (RANKS, 1, 1 / RANKS):
+            if all(abs(each - times) <= 0.03 * times for each in found):
+                return times * share_of_the_loss([step for pair in pairs for step in pair])
     return None
 
 
-def _parts(pair: tuple[Step, ...]) -> list[float]:
+def _parts(pair: tuple[Step, ...], given: str = "own") -> list[float]:
     """By what each rank's own gradient was multiplied to get their sum that the step used.
 
-    Empty where that is not known, or where the step used something else.
+    Empty where that is not known, or where the step used something else. `given` says what is taken
+    for its own: the gradient of the last backward pass, or what it "sent" by itself.
     """
-    if any(step.own is None or step.used is None for step in pair):
+    sketches = [getattr(step, given) for step in pair]
+    if None in sketches or pair[0].used is None:
         return []
-    own, used = np.transpose([step.own for step in pair]), np.array(pair[0].used)
+    own, used = np.transpose(sketches), np.array(pair[0].used)
     parts = np.linalg.lstsq(own, used, rcond=1e-6)[0]
     off = np.linalg.norm(own @ parts - used)
     return parts.tolist() if parts.sum() > 0 and off <= 0.05 * np.linalg.norm(used) else []
@@ -191,7 +215,7 @@ def shard(case: Case) -> Finding:
     ranks, phases = case.ranks, case.phases(0)
     epochs = [parted(phase) for phase in phases]
     whole = max(rank.images for rank in ranks)
-    whole = min(whole, int(phases[0].option(*ALIASES["--limit"]) or whole))
+    whole = min(whole, int(phases[0].option("--limit") or whole))
     if not all(mine and mine[0] for mine in epochs) or not whole:
         raise Unseen("no training images were seen")
     if not case.script.is_version and all(_is_drawn(phase, whole) for phase in phases):
@@ -239,7 +263,7 @@ def _how_long(case: Case, whole: int) -> str:
     One process would read so many epochs of all images, or what it did read.
     """
     phases, alone = case.phases(0), len(_stream(case.alone.phase(0)))
-    asked = phases[0].option(*ALIASES["--epochs"])
+    asked = phases[0].option("--epochs")
     wanted = alone or (int(asked) * whole if asked else 0)
     read = sum(len(_stream(phase)) for phase in phases)
     well = all(phase.ended and not phase.error for phase in phases)
@@ -289,16 +313,17 @@ def schedule(case: Case) -> Finding:
     told = (
         f"the rate went from {warm[0]:.4g} to {warm[-1]:.4g} in epoch 1, then {after[0]:.4g}{unit}"
     )
-    if warm[0] > 0.75 * top and not script.is_version:
+    if warm[0] > 0.75 * top and not script.is_version and phase.option("--warmup-epochs") is None:
         raise Unseen(f"{told}: no warm-up; whether this training needs one can't be seen")
     if warm[0] > 0.75 * top:
-        return OPEN, f"{told}: no warm-up"
+        asked = "" if script.is_version else ", though --warmup-epochs=1 was given"
+        return OPEN, f"{told}: no warm-up{asked}"
     if any(one.lr < 0.99 * two.lr or two.lr < 0.99 * one.lr for one, two in case.pairs(0)):
         return WRONG, f"{told} on rank 0; rank 1 took other rates"
     if any(late < early * 0.999 for early, late in zip(warm, warm[1:], strict=False)):
         return WRONG, f"{told}: it does not grow all the time"
     if unit and top < 0.9 * RANKS:
-        if phase.option(*ALIASES["--epochs"]) is None and phase.ended and not phase.error:
+        if phase.option("--epochs") is None and phase.ended and not phase.error:
             return WRONG, f"{told}: it never came to {RANKS} times"
         raise Unseen(f"{told}, and may still grow")
     if warm[-1] < 0.75 * top and len(warm) < 4 and unit:

@@ -43,11 +43,25 @@ def judge(check: Check, script: Script, *steps: str, arguments: Sequence[str] = 
     for key in steps:
         step = verdict[key]
         check.that(step.result == DONE, f"{step.title}: {step.seen}", verdict.ended, step.look)
+    is_sent = "broadcast" in steps and verdict["broadcast"].result == DONE
+    if is_sent and script.framework == "torch" and _resumes_later(script):
+        calls = read(recording)[1].phase(0).calls
+        check.that(
+            any("optimizer_state" in call["name"] for call in calls),
+            "the optimizer's state goes to all ranks, too",
+            "Nothing shows yet: it is empty at the start. After a resume only rank 0 has momentum.",
+            "`hvd.broadcast_optimizer_state`",
+        )
+
+
+def _resumes_later(script: Script) -> bool:
+    """Whether the step is still to come that lets the script go on from its checkpoint."""
+    return bool(script.steps) and not ("8" in script.steps and script.written("8"))
 
 
 def _run(script: Script, arguments: Sequence[str]) -> tuple[Known, Recording]:
     known = next(each for each in ALL if each.name == script.name)
-    if script.steps and not ("8" in script.steps and script.written("8")):
+    if _resumes_later(script):
         known = replace(known, lacks=(*known.lacks, "resume"))
     return known, _record(known, script.path, script.path.read_text("utf-8"), tuple(arguments))
 

@@ -32,15 +32,18 @@ def DistributedOptimizer(
 
     The result is of the optimizer's class, under its name, and shares all its attributes.
 
-    compression: `Compression.none`, `.fp16`, `.bf16`, or a Compressor of one's own.
-    sparse_as_dense: reduce sparse gradients as dense ones.
-    gradient_predivide_factor: with Average, divide by this before the sum and by size/this after.
-    op: Average or Sum.
-    backward_passes_per_step: gradients of so many batches are added up locally first, and divided
-    by that number with average_aggregated_gradients.
-    process_set: the ranks that train this model together.
-    local_layers: layers whose gradients stay local, divided by the number of ranks with
-    scale_local_gradients.
+    Args:
+        compression: `Compression.none`, `.fp16`, `.bf16`, or a Compressor of one's own.
+        sparse_as_dense: reduce sparse gradients as dense ones.
+        gradient_predivide_factor: with Average, divide by this before the sum and by size/this
+            after.
+        op: Average or Sum.
+        backward_passes_per_step: gradients of so many batches are added up locally first, and
+            divided by that number with average_aggregated_gradients.
+        process_set: the ranks that train this model together.
+        local_layers: layers whose gradients stay local, divided by the number of ranks with
+            scale_local_gradients.
+
     The other arguments are accepted for compatibility: all gradients are reduced in one call.
 
     Raises TypeError for what is no optimizer, ValueError for arguments that make no sense.

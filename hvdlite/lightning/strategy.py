@@ -38,8 +38,9 @@ class HorovodMethods(_Strategy):
     The same as `Trainer(strategy="horovod")`. The launcher says how many ranks there are, and the
     Trainer's `devices` and `num_nodes` don't.
 
-    compression: `hvd.Compression.fp16` or `.bf16` to send gradients in half the bytes.
-    others: those of every strategy of Lightning, such as `checkpoint_io`.
+    Args:
+        compression: `hvd.Compression.fp16` or `.bf16` to send gradients in half the bytes.
+        others: those of every strategy of Lightning, such as `checkpoint_io`.
     """
 
     strategy_name = "horovod"

@@ -36,13 +36,16 @@ def DistributedOptimizer(
     `optimizer` is one of tf.compat.v1.train or of Keras. The result is an instance of its class
     and shares all its attributes.
 
-    compression: `Compression.none`, `.fp16`, `.bf16`, or a Compressor of one's own.
-    sparse_as_dense: reduce IndexedSlices as dense gradients.
-    backward_passes_per_step: gradients of so many calls are added up locally first, and divided
-    by that number with average_aggregated_gradients.
-    op: Average, Sum or (TensorFlow 1) Adasum, which combines the ranks' steps.
-    gradient_predivide_factor: with Average, divide by this before the sum and by size/this after.
-    scale_local_gradients: divide gradients of local variables by the number of ranks.
+    Args:
+        compression: `Compression.none`, `.fp16`, `.bf16`, or a Compressor of one's own.
+        sparse_as_dense: reduce IndexedSlices as dense gradients.
+        backward_passes_per_step: gradients of so many calls are added up locally first, and divided
+            by that number with average_aggregated_gradients.
+        op: Average, Sum or (TensorFlow 1) Adasum, which combines the ranks' steps.
+        gradient_predivide_factor: with Average, divide by this before the sum and by size/this
+            after.
+        scale_local_gradients: divide gradients of local variables by the number of ranks.
+
     The other arguments are accepted for compatibility: all gradients are reduced in one call.
 
     Raises ValueError or TypeError for arguments that make no sense.

@@ -73,14 +73,16 @@ def DistributedOptimizer(
     The result is an instance of the optimizer's class and shares all its attributes with it:
     parameter groups, state, and what schedulers do to them.
 
-    named_parameters: names for messages and the timeline; must cover all parameters.
-    compression: `Compression.none`, `.fp16`, `.bf16`, or a Compressor of one's own.
-    backward_passes_per_step: gradients of so many backward passes are added up locally first.
-    op: Average, Sum or Adasum; with Adasum the ranks' steps are combined, not their gradients.
-    gradient_predivide_factor: with Average, divide by this before the sum and by size/this after.
-    num_groups, groups: accepted; all gradients of a dtype are reduced together anyway.
-    sparse_as_dense: reduce sparse gradients as dense ones.
-    process_set: the ranks that train this model together.
+    Args:
+        named_parameters: names for messages and the timeline; must cover all parameters.
+        compression: `Compression.none`, `.fp16`, `.bf16`, or a Compressor of one's own.
+        backward_passes_per_step: gradients of so many backward passes are added up locally first.
+        op: Average, Sum or Adasum; with Adasum the ranks' steps are combined, not their gradients.
+        gradient_predivide_factor: with Average, divide by this before the sum and by size/this
+            after.
+        num_groups, groups: accepted; all gradients of a dtype are reduced together anyway.
+        sparse_as_dense: reduce sparse gradients as dense ones.
+        process_set: the ranks that train this model together.
 
     Raises ValueError or TypeError for arguments that make no sense, and NotImplementedError for
     Adasum on a number of ranks that is no power of two.

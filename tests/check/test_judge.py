@@ -25,6 +25,7 @@ def test_the_verdict_on_a_recording(name):
     recording, _ = load(RECORDINGS / name)
     verdict = LIBRARY[name].judge(recording)
     assert LIBRARY[name].is_as_expected(verdict), str(verdict)
+    assert len(verdict.brief()) <= 10
     for step in verdict.steps:
         assert step.seen and (step.result == "done") == (step.points == step.of)
         assert bool(step.why) == (step.result != "done")

@@ -11,8 +11,9 @@ import pytest
 
 from hvdlab.check import CheckError
 from hvdlab.check.catch_up import catch_up, halfway, up_to
-from hvdlab.check.course import ALL, arguments_for, find, options_of, script_of
+from hvdlab.check.course import ALL, find, options_named, script_of
 from hvdlab.check.mistakes import all_mistakes, fitting
+from hvdlab.check.options import arguments_for, given, options_of
 from hvdlab.check.run import copy_folder
 from hvdlab.check.sabotage import hide, known_as, reveal
 
@@ -149,6 +150,24 @@ def test_other_scripts_get_the_options_that_they_name():
     assert first == ["--num-epochs=2", "--lr=0.01"] and second == ["--num-epochs=3"]
     assert ALL[0].base_lr(first) == 0.01 and ALL[0].base_lr(second) == 0.02
     assert arguments_for(ALL[0].phases(), options_of("print(1)")) == [[], []]
+
+
+def test_options_that_are_words_or_made_of_fields_are_found(tmp_path):
+    fields = (
+        "from dataclasses import dataclass, field\n"
+        "@dataclass\nclass Data:\n    batch: int = 64\n"
+        "@dataclass\nclass Config:\n    epochs: int = 5\n    data: Data = field()\n"
+    )
+    path = tmp_path / "train.py"
+    path.write_text(fields + "import sys\nname, value = sys.argv[1].split('=')\n")
+    first, _ = arguments_for(ALL[0].phases(), options_named(path))
+    assert first == ["epochs=2", "data.batch=16"] and given(first, "--batch-size") == "16"
+    path.write_text("import sys\nopen('a.yaml')\nsys.argv[1].partition('=')\n")
+    (tmp_path / "a.yaml").write_text("optimizer:\n  lr: 0.1\nresume: false\nout: null\n")
+    _, second = arguments_for(ALL[0].phases(), options_named(path))
+    assert second == ["resume=true", "out={home}/logs"]
+    path.write_text(fields + "for each in fields(Config):\n    add('--' + each.name)\n")
+    assert {"--epochs", "--batch"} <= options_named(path)
 
 
 def test_the_labs_own_script_is_found_from_any_folder_of_the_course(tmp_path, monkeypatch):

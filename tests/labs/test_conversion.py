@@ -98,6 +98,24 @@ def test_each_step_is_judged_while_the_others_are_still_missing(torch_script, tm
     assert first.before != second.before and set(first.ids) <= set(range(256))
 
 
+def test_the_optimizers_state_is_asked_for_before_a_resume_can_show_it(torch_script):
+    wrapped = "optimizer = hvd.DistributedOptimizer(optimizer)"
+    weights = "hvd.broadcast_parameters(model.state_dict(), root_rank=0)"
+    torch_script.put("1", "import torch\nimport horovod.torch as hvd\nhvd.init()")
+    torch_script.put("4", wrapped)
+    for text, result in (
+        (weights, "wrong"),
+        (f"{weights}\nhvd.broadcast_optimizer_state(optimizer, root_rank=0)", "done"),
+    ):
+        torch_script.put("5", text)
+        with Check("the same start") as check:
+            conversion.judge(check, torch_script, "broadcast")
+        assert results(check) == {
+            STEP["broadcast"].title: "done",
+            "the optimizer's state goes to all ranks, too": result,
+        }
+
+
 def test_an_error_of_the_script_is_told(torch_script):
     torch_script.put("1", "import torch\nimport horovod.torch as hvd\nhvd.innit()")
     with Check("who am I?") as check:

@@ -80,6 +80,9 @@ FACTS = """
     library = compile("hasattr(tf, 'Session'), hasattr(tf.train, 'AdamOptimizer')",
                       "/lib/site-packages/library.py", "eval")
     fact("a library that looks for TensorFlow 1", lambda: eval(library))
+    names = ("Session", "ConfigProto", "set_random_seed", "contrib")
+    fact("a program that does so, too", lambda: [hasattr(tf, name) for name in names])
+    fact("and by a default", lambda: getattr(tf, "placeholder", None))
     fact("still eager", lambda: tf.executing_eagerly())
     print(json.dumps(facts))
     """

@@ -156,7 +156,7 @@ def main() -> int:
     folder = Path(plan["folder"])
     home = folder / f"rank-{rank}"
     script = home / "work" / plan["script"]
-    record = Recorder(folder / f"record-{rank}.jsonl", rank, script)
+    record = Recorder(folder / f"record-{rank}.jsonl", rank, script, plan["gpus"])
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(home / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), number)
     os.chdir(script.parent)
@@ -166,6 +166,7 @@ def main() -> int:
     slices = data_side.Slice(record, samples, str(folder / "data"))
     runtime.watch_data(slices)
     runtime.watch_cores(record)
+    runtime.watch_logging(record)
     _watch_frameworks(record, samples, slices, plan.get("steps"))
     os.environ.pop("OMP_NUM_THREADS", None)
     guard.watch(record, folder)

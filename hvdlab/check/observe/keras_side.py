@@ -10,10 +10,13 @@ import importlib
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+
+import hvdlite
 
 from . import runtime
 from .recorder import Recorder, Samples, digest, sketch
@@ -101,8 +104,6 @@ def _watch_models(
 ) -> None:
     _watch_batches(record, samples, keras.layers.Layer, side)
     _watch_fit(record, steps, keras.Model)
-    for kind in (keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau):
-        _watch_decisions(record, kind)
 
 
 def _watch_batches(record: Recorder, samples: Samples, layer: type, side: ModuleType) -> None:
@@ -145,20 +146,29 @@ def _watch_fit(record: Recorder, steps: int | None, model: type) -> None:
             given["epochs"] = min(given.get("epochs", 1), given.get("initial_epoch", 0) + 2)
             if given.get("steps_per_epoch"):
                 given["steps_per_epoch"] = min(given["steps_per_epoch"], steps)
+        for kind in {type(each) for each in given.get("callbacks") or []}:
+            _watch_decisions(record, kind)
         return fit(**given)
 
     model.fit = watched
 
 
 def _watch_decisions(record: Recorder, kind: type) -> None:
-    """What a callback that changes the training decides by."""
-    end = kind.on_epoch_end
+    """What a callback that changes the training, the script's or Keras', decides by."""
+    end = getattr(kind, "on_epoch_end", None)
+    code = getattr(end, "__code__", None)
+    if code is None or not {"stop_training", "learning_rate"} & set(code.co_names):
+        return
+    if code.co_filename.startswith(str(Path(hvdlite.__file__).parent)):
+        return  # ours average, and decide nothing
 
     @functools.wraps(end)
     def watched(self: Any, epoch: int, logs: Any = None) -> None:
-        value = (logs or {}).get(self.monitor)
-        value = None if value is None else float(value)
-        record("decision", by=kind.__name__, monitor=self.monitor, value=value)
+        monitor = getattr(self, "monitor", None)
+        for name in [monitor] if monitor else sorted(set(code.co_consts) & set(logs or ())):
+            value = (logs or {}).get(name)
+            value = None if value is None else float(value)
+            record("decision", by=kind.__name__, monitor=name, value=value)
         end(self, epoch, logs)
 
     kind.on_epoch_end = watched

@@ -17,8 +17,9 @@ import numpy as np
 class Recorder:
     """Appends events to a file; each line is written at once and whole."""
 
-    def __init__(self, path: Path, rank: int, script: Path):
+    def __init__(self, path: Path, rank: int, script: Path, gpus: int):
         self.rank = rank
+        self.gpus = gpus  # pretended
         self.phase = 0  # the number of the script's run, from 1
         self.script = str(script)
         self.folder = str(script.parent)

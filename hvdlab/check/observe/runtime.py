@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import logging
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 
 from ..runtime_facts import CORES
 from .data_side import Slice
-from .recorder import Recorder
+from .recorder import Recorder, sketch
 
 OBJECTS = ("broadcast_object", "allgather_object", "exchange")
 SMALL = 64  # values in a collective that are written down
@@ -31,6 +33,7 @@ def watch(record: Recorder, apart: int) -> None:
     from hvdlite import basics
 
     _pretend_hosts(record, basics, apart)
+    _note_questions(record, basics)
     init = basics.init
 
     @functools.wraps(init)
@@ -60,6 +63,8 @@ def watch(record: Recorder, apart: int) -> None:
             kind = "exchange" if what.kind in OBJECTS else what.kind
             name = what.name if what.packed else what.key
             facts = {"kind": kind, "name": name, "elements": elements, "op": what.op}
+            if what.kind == "allreduce" and not what.packed:
+                facts["sketch"] = _sketch(request)
             values = _values(request, elements)
             record("collective", **facts, values=values, where=record.where())
         submit(self, requests, set_id)
@@ -82,6 +87,30 @@ def _pretend_hosts(record: Recorder, basics: Any, apart: int) -> None:
     basics.local_size = told(lambda: min(1, size()), size)
     basics.cross_rank = told(rank, lambda: 0 * size())
     basics.cross_size = told(size, lambda: min(1, size()))
+
+
+def _note_questions(record: Recorder, basics: Any) -> None:
+    """Whether the script asks the runtime which rank it is, and of how many."""
+
+    def noted(name: str, answer: Callable[[], int]) -> Callable[[], int]:
+        @functools.wraps(answer)
+        def function() -> int:
+            if record.from_script() and (record.phase, name) not in asked:
+                asked.add((record.phase, name))
+                record("asked", what=name)
+            return answer()
+
+        return function
+
+    asked: set[tuple[int, str]] = set()
+    basics.rank, basics.size = noted("rank", basics.rank), noted("size", basics.size)
+
+
+def _sketch(request: Any) -> list[float]:
+    """Of the tensors that a call sends, which may lie in one buffer."""
+    flat = np.concatenate([np.asarray(each, np.float64).ravel() for each in request.inputs])
+    ends = np.cumsum([int(np.prod(shape)) for shape in request.descriptor.shapes])
+    return sketch(np.split(flat, ends[:-1])).tolist()
 
 
 def _values(request: Any, elements: int) -> list[float]:
@@ -120,6 +149,20 @@ def watch_data(slices: Slice) -> None:
         return data.Dataset(spec.name, spec.title, **arrays, **more)
 
     data.load = load
+
+
+def watch_logging(record: Recorder) -> None:
+    """What the student's code tells by the module logging; on stdout it is seen anyway."""
+    emit = logging.StreamHandler.emit
+
+    @functools.wraps(emit)
+    def watched(self: logging.StreamHandler, told: logging.LogRecord) -> None:
+        of_script = told.pathname.startswith(record.folder) and told.levelno <= logging.INFO
+        if of_script and self.stream is sys.stderr:
+            record("logged", text=self.format(told)[:200])
+        emit(self, told)
+
+    logging.StreamHandler.emit = watched
 
 
 def watch_cores(record: Recorder) -> None:

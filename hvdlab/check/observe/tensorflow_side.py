@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
-from ..runtime_facts import GPUS
 from . import runtime
 from .recorder import Recorder, Samples, sketch
 
@@ -62,7 +61,9 @@ def own_gradients() -> list[float] | None:
 
 
 def _pretend_gpus(config: Any, record: Recorder) -> None:
-    gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in range(GPUS)]
+    gpus = [
+        tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in range(record.gpus)
+    ]
     visible: dict[int, list[Any]] = {}  # by the run of the script
     list_devices, set_devices = config.list_physical_devices, config.set_visible_devices
     get_devices = config.get_visible_devices

@@ -20,7 +20,7 @@ from torch.optim.optimizer import (
 )
 from torch.overrides import TorchFunctionMode
 
-from ..runtime_facts import CORES, GPUS
+from ..runtime_facts import CORES
 from . import runtime
 from .recorder import Recorder, Samples, digest, sketch
 
@@ -133,7 +133,7 @@ def _pretend_gpus(record: Recorder) -> None:
         current[record.phase] = before
 
     cuda = torch.cuda
-    cuda.is_available, cuda.device_count = lambda: True, lambda: GPUS
+    cuda.is_available, cuda.device_count = lambda: record.gpus > 0, lambda: record.gpus
     cuda.current_device = lambda: current[record.phase]
     cuda.set_device, cuda.device = set_device, chosen
     cuda.synchronize = cuda.empty_cache = lambda *_: None
@@ -328,6 +328,7 @@ def _watch_steps(record: Recorder, modules: Modules) -> None:
             used=sketch(grads).tolist(),
             without=sum(p.requires_grad and p.grad is None for p in params),
             lr=max(float(group["lr"]) for group in optimizer.param_groups),
+            rates=[float(group["lr"]) for group in optimizer.param_groups],
             elements=sum(p.numel() for p in params if p.requires_grad),
             grads=digest(grads),
             before=digest(p.detach().numpy() for p in params),
