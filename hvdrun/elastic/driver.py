@@ -150,10 +150,14 @@ class Driver:
 
 def slow_modules(preparation: Preparation) -> list[str]:
     """What a Python script imports that takes long, as far as that can be imported before it runs:
-    not what comes after a change of the environment, on which it may depend."""
+    not what comes after a change of the environment, on which it may depend, and nothing for one
+    of TensorFlow 1, which is made ready for it before it is imported."""
     imports = ""
     with contextlib.suppress(OSError, ValueError, SyntaxError):  # a rank will say it better
-        for node in ast.parse(Path(preparation.script or "").read_text()).body:
+        program = Path(preparation.script or "").read_text()
+        if re.search(r"\b(tf\.|MonitoredTraining)Session\(", program):
+            return []
+        for node in ast.parse(program).body:
             text = ast.unparse(node)
             if "environ" in text:
                 break

@@ -5,10 +5,13 @@ import signal
 import sys
 import tempfile
 import time
+from argparse import Namespace
 
 import pytest
 
 import hvdlite
+from hvdrun.elastic.driver import slow_modules
+from hvdrun.prepare import Preparation
 
 # A training without a framework. What a rank does at a step is told by its argument:
 # "first rank of its slot, step, Python", once in the job, as a file remembers.
@@ -345,3 +348,19 @@ def test_a_function_goes_on_without_a_rank(capfd):
         results = hvdlite.run(train, (folder,), np=3, min_np=1, max_np=4, hosts=hosts)
     assert results == [([3, 3, 3, 2, 2, 2], 0)]  # those of the first --min-np ranks
     assert "127.0.0.1 is left out" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("program", "modules"),
+    [
+        ("import horovod.torch as hvd", ["torch", "torch._dynamo", "hvdlite.torch"]),
+        ("import tensorflow as tf\nimport keras", ["tensorflow", "keras"]),
+        ("import os\nos.environ['A'] = '1'\nimport tensorflow", []),
+        ("import tensorflow as tf\nwith tf.Session() as session: ...", []),
+        ("import tensorflow as", []),
+    ],
+)
+def test_what_is_imported_before_the_ranks_are_forked(program, modules, tmp_path):
+    (tmp_path / "train.py").write_text(program)
+    command = [sys.executable, str(tmp_path / "train.py")]
+    assert slow_modules(Preparation(command, Namespace(), {})) == modules
