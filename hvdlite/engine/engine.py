@@ -253,8 +253,7 @@ class Engine:
             try:
                 requests = channel.advance()
                 if requests:
-                    others = [each for each in self.channels.values() if each is not channel]
-                    if any(each.pending for each in others):
+                    if len(self.channels) > 1 and self._others_pending(channel):
                         self._run_beside_others(channel, requests)
                     else:
                         channel.run(requests)
@@ -267,6 +266,9 @@ class Engine:
                 raise
             finally:
                 channel.lock.release()
+
+    def _others_pending(self, channel: Channel) -> bool:
+        return any(each.pending for each in self.channels.values() if each is not channel)
 
     def _run_beside_others(self, channel: Channel, requests: list[Request]) -> None:
         """Run agreed calls while a helper thread moves the other groups along.

@@ -42,7 +42,7 @@ def test_wheel_has_every_file_of_the_packages_and_no_other(built):
     # Where Python looks for it at each start, and not among the files of its package.
     packages = source_files(*PACKAGES) - {"hvdnames/hvdnames.pth"} | {"hvdnames.pth"}
     course = {f"hvdlab/course/{name}" for name in source_files(*COURSE)}
-    shared = {"hvdlite-0.1.0.data/data/etc/ipython/ipython_kernel_config.py"}
+    shared = {"hvdlite-0.2.0.data/data/etc/ipython/ipython_kernel_config.py"}
     assert names == packages | course | shared
     assert any(name.startswith("hvdlab/") and name.endswith(".gz") for name in names)
 
@@ -127,9 +127,9 @@ def test_ours_installed_last_is_in_use_and_says_so(venv_with_both):
     python = venv_with_both("ours last")
     code = "import horovod, horovod.common; print(horovod.__version__)"
     version, warning = ask(python, code)
-    assert version.endswith("+hvdlite.0.1.0\n")
+    assert version.endswith("+hvdlite.0.2.0\n")
     assert warning.count("Warning") == 1
-    assert "gives hvdlite 0.1.0, although Horovod 0.28.1 is installed too" in warning
+    assert "gives hvdlite 0.2.0, although Horovod 0.28.1 is installed too" in warning
     assert "pip uninstall" in warning
     assert ask(python, code, PMI_RANK="1") == (version, "")  # rank 0 says it for all
 
@@ -138,7 +138,7 @@ def test_theirs_installed_last_is_in_use_and_untouched(venv_with_both):
     python = venv_with_both("theirs last")
     code = "import horovod.torch; print(horovod.__version__, horovod.torch.THEIRS)"
     assert ask(python, code) == ("0.28.1 True\n", "")
-    assert ask(python, "import hvdlite; print(hvdlite.__version__)") == ("0.1.0\n", "")
+    assert ask(python, "import hvdlite; print(hvdlite.__version__)") == ("0.2.0\n", "")
 
 
 # The wheel alone
