@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from types import FrameType
 
 from hvdlite.engine.agreement import QUIET
@@ -36,16 +36,24 @@ class Waits:
 
         Both are empty while a thread that makes calls does not wait.
         """
-        waiting, frames = dict(self._waiting), sys._current_frames()
-        if not self.in_order or self._may_call(waiting, frames):
+        waiting, threads = dict(self._waiting), _threads_of_python()
+        # Python 3.11 may crash in `_current_frames` while threads come and go, so that is asked
+        # last: not where a thread of Python's own may call, as is nearly always where there are
+        # several.
+        if not self.in_order or self._may_call(waiting, threads, threads):
+            return (), ()
+        frames = sys._current_frames()
+        if self._may_call(waiting, frames.keys(), threads):
             return (), ()
         keys = [call.key for call, waits_in, _ in waiting.values() if waits_in == set_id]
         return keys, self._last_waits(waiting, frames, set_id)
 
-    def _may_call(self, waiting: dict[int, tuple], frames: dict[int, FrameType]) -> bool:
-        """Whether a thread that makes calls does not wait in one."""
-        others = (self.callers & frames.keys()) - waiting.keys()
-        if waiting.keys() - _threads_of_python():
+    def _may_call(
+        self, waiting: dict[int, tuple], alive: Set[int | None], threads: Set[int | None]
+    ) -> bool:
+        """Whether a thread that makes calls does not wait in one; `threads` are Python's own."""
+        others = (self.callers & alive) - waiting.keys()
+        if waiting.keys() - threads:
             # A framework's thread waits, and the main thread for the framework.
             others.discard(threading.main_thread().ident)
         return bool(others)
