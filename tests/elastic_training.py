@@ -210,8 +210,13 @@ class Training:
 
     def send(self, host: str, number: int) -> None:
         """Send a signal to a rank of that host, and wait until a new generation makes steps."""
-        before = self.generations
-        os.kill(next(pid for _, name, pid in self.ranks if name == host), number)
+        while True:
+            before = self.generations
+            try:
+                os.kill(next(pid for _, name, pid in self.ranks if name == host), number)
+                break
+            except ProcessLookupError:  # all start anew at this moment, with a host that has come
+                self.wait(lambda job: job.generations > before)  # noqa: B023
         self.wait(lambda job: job.generations > before)
         self.wait_for_step()
 
