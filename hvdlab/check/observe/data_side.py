@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -48,57 +46,24 @@ def serve_keras(data: Slice, *packages: str) -> None:
 
 
 def serve_torchvision(data: Slice, folder: Path) -> None:
-    """torchvision's MNIST and the few names that go with it, where it is not installed and a
-    script in this folder wants it: Lightning makes more use of it if it finds it."""
+    """torchvision's MNIST and Fashion-MNIST, where a script in this folder wants them."""
     texts = (path.read_text(errors="replace") for path in folder.rglob("*.py"))
-    if importlib.util.find_spec("torchvision") or not any("torchvision" in text for text in texts):
-        return
-    vision, datasets, transforms = (
-        types.ModuleType(name)
-        for name in ("torchvision", "torchvision.datasets", "torchvision.transforms")
-    )
-    vision.datasets, vision.transforms = datasets, transforms
-    sys.modules.update({each.__name__: each for each in (vision, datasets, transforms)})
+    # Not loaded for others: Lightning makes more use of it if it finds it.
+    if importlib.util.find_spec("torchvision") and any("torchvision" in text for text in texts):
+        sets = importlib.import_module("torchvision.datasets")
+        for kind, name in ((sets.MNIST, "mnist"), (sets.FashionMNIST, "fashion-mnist")):
+            kind._load_data = _loader(data, name)
+            kind.download = lambda self: None
+            kind._check_exists = lambda self: True
+            kind._check_legacy_exist = lambda self: False
 
-    def to_tensor(image: Any) -> Any:
+
+def _loader(data: Slice, name: str) -> Any:
+    def load_data(self: Any) -> tuple[Any, Any]:
         import torch
 
-        return torch.from_numpy(np.asarray(image, np.float32)[None] / 255)
+        found, part = data.arrays(name), "train" if self.train else "test"
+        images, labels = found[f"{part}_images"], found[f"{part}_labels"]
+        return torch.from_numpy(images), torch.from_numpy(labels).long()
 
-    class Compose:
-        def __init__(self, steps: list[Any]):
-            self.steps = steps
-
-        def __call__(self, image: Any) -> Any:
-            for step in self.steps:
-                image = step(image)
-            return image
-
-    class Normalize:
-        def __init__(self, mean: Any, std: Any):
-            self.mean, self.std = mean[0], std[0]
-
-        def __call__(self, image: Any) -> Any:
-            return (image - self.mean) / self.std
-
-    def mnist(name: str) -> type:
-        class Images:
-            def __init__(self, root: Any = "", train: bool = True, transform: Any = None, **_: Any):
-                found, part = data.arrays(name), "train" if train else "test"
-                self.images, self.targets = found[f"{part}_images"], found[f"{part}_labels"]
-                self.transform = transform or (lambda image: image)
-
-            def __len__(self) -> int:
-                return len(self.images)
-
-            def __getitem__(self, index: int) -> tuple[Any, int]:
-                return self.transform(self.images[index]), int(self.targets[index])
-
-        return Images
-
-    transforms.Compose, transforms.Normalize, transforms.ToTensor = (
-        Compose,
-        Normalize,
-        (lambda: to_tensor),
-    )
-    datasets.MNIST, datasets.FashionMNIST = mnist("mnist"), mnist("fashion-mnist")
+    return load_data
