@@ -111,7 +111,7 @@ class Channel:
         self.collectives.stage(requests if alone else (), self.round)
         if timeline and self.collectives.staged:
             timeline.copied(requests, began)
-        digests = [digest(request.descriptor) for request in requests]
+        digests = [request.descriptor.digest for request in requests]
         shown = digests[0] if len(digests) == 1 else digest(tuple(digests))
         self.group.exchange.post(self.round, shown)
 
@@ -188,8 +188,8 @@ class Channel:
         if self.collectives.staged and not self._offers:
             with self.activity(requests, self.collectives.name, "ALLREDUCE"):
                 result = self.collectives.run_staged(requests)
-            outputs = [array for request in requests for array in request.outputs]
-            if len(outputs) > 1:
+            if len(requests) > 1:
+                outputs = [array for request in requests for array in request.outputs]
                 with self.activity(requests, COPY_OUT):
                     unpack(result, outputs)
         else:

@@ -213,6 +213,10 @@ class Engine:
             cuda.settle(request)
 
     def _wait(self, request: Request) -> None:
+        for _ in range(0 if self.world.crowded else _SPINS):
+            self.progress()
+            if request.done:
+                return
         self.waits.begin(request.descriptor, request.set_id)
         try:
             while not request.done:
@@ -226,7 +230,7 @@ class Engine:
                     request.descriptor,
                     partial(channel.missing, request),
                     channel.titles,
-                    _SPINS,
+                    spins=0,
                 )
         finally:
             self.waits.end()

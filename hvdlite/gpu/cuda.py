@@ -64,9 +64,14 @@ def record(stream: Any, device: int) -> Any:
         return stream.record(cupy().cuda.Event(disable_timing=True))
 
 
+def number_of(request: Request) -> int:
+    """The number of the GPU that the request's arrays are on."""
+    return request.inputs[0].data.device_id
+
+
 def ready(request: Request) -> Any:
     """The event of the request's arrays being made."""
-    return request.event or record(request.stream, request.inputs[0].data.device_id)
+    return request.event or record(request.stream, number_of(request))
 
 
 def settle(request: Request) -> None:
@@ -75,9 +80,9 @@ def settle(request: Request) -> None:
         return
     pointer = request.current()
     if request.event is not None or pointer != request.stream.ptr:
-        device = request.inputs[0].data.device_id
-        with cupy().cuda.Device(device):  # each has a stream 0
-            stream(pointer).wait_event(request.event or record(request.stream, device))
+        number = number_of(request)
+        with cupy().cuda.Device(number):  # each has a stream 0
+            stream(pointer).wait_event(request.event or record(request.stream, number))
 
 
 def to_host(array: np.ndarray) -> np.ndarray:
@@ -103,14 +108,25 @@ def moved(request: Request, move: Callable[[np.ndarray], np.ndarray]) -> Request
 
 
 def take_results(request: Request, copies: Request) -> None:
-    """Bring to the request's GPU what the call has made of the copies."""
+    """Bring to the request's GPU what the call has made of the copies, in the current stream."""
     for each, copy in zip(request.outputs, copies.outputs, strict=True):
         if isinstance(copy, np.ndarray):
             each.set(copy)
         else:
             each.data.copy_from_device_async(copy.data, copy.nbytes)
-    request.result = copies.result
-    if isinstance(request.result, np.ndarray):
-        request.result = cupy().asarray(request.result)
-    elif isinstance(request.result, tuple):  # the data, and the numbers of rows
-        request.result = cupy().asarray(request.result[0]), *request.result[1:]
+    number = number_of(request)
+    if isinstance(copies.result, tuple):  # the data, and the numbers of rows
+        request.result = _on(number, copies.result[0]), *copies.result[1:]
+    elif copies.result is not None:
+        request.result = _on(number, copies.result)
+
+
+def _on(number: int, array: np.ndarray) -> np.ndarray:
+    """A copy on GPU `number`, made in the current stream."""
+    with cupy().cuda.Device(number):
+        copy = cupy().empty(array.shape, array.dtype)
+    if isinstance(array, np.ndarray):
+        copy.set(array)
+    else:
+        copy.data.copy_from_device_async(array.data, array.nbytes)
+    return copy

@@ -20,7 +20,7 @@ class Lane:
     def __init__(self, group: Group, on_host: Collectives):
         self._group, self._on_host = group, on_host
         self._device: int | None = None
-        self._stream: Any = None  # of its own; see `run`
+        self._streams: dict[int, Any] = {}  # of its own, one on each GPU that it has used
         self._asked = False
         self.nccl: NCCLCollectives | None = None
 
@@ -40,51 +40,76 @@ class Lane:
     ) -> None:
         """Run calls, as `run(collectives, *batch)`, on NCCL, or else with copies in host memory.
 
+        The results are on the GPU of the call's own arrays, and the call's event, or else its
+        stream, says when.
+        """
+        if self._device is None:
+            self._device = cuda.number_of(batch[0])
+        if nccl := self._collectives_for(batch[0].descriptor):
+            self._run_on_gpu(nccl, batch, run, shares)
+        else:
+            self._run_on_host(batch, run)
+
+    def _run_on_gpu(
+        self, nccl: NCCLCollectives, batch: list[Request], run: Callable[..., None], shares: bool
+    ) -> None:
+        """All calls in one stream.
+
         NCCL's kernels wait on the GPU for those of the other ranks, which may begin the calls of
         several groups in another order. So where the GPU `shares` its time with other groups,
         each has a stream of its own, which no other group's waits for.
         """
-        if self._device is None:
-            self._device = batch[0].inputs[0].data.device_id
         home, streams = self._device, {request.stream for request in batch}
-        away = [request.inputs[0].data.device_id != home for request in batch]
+        away = [cuda.number_of(request) != home for request in batch]
         apart = shares or any(away)
-        with cuda.cupy().cuda.Device(home):
-            if apart and self._stream is None:
-                self._stream = cuda.cupy().cuda.Stream(non_blocking=True)
-            stream = self._stream if apart else batch[0].stream
+        stream = self._own_stream(home) if apart else batch[0].stream
+        with cuda.cupy().cuda.Device(home), stream:
             for request in batch:
                 if request.stream is not stream:
                     stream.wait_event(cuda.ready(request))
-            with stream:
-                here = [
-                    cuda.moved(request, cuda.to_current) if elsewhere else request
-                    for request, elsewhere in zip(batch, away, strict=True)
-                ]
-                self._run_here(here, run)
-                for request, copies in zip(batch, here, strict=True):
-                    if copies is not request:
-                        cuda.take_results(request, copies)
+            here = [
+                cuda.moved(request, cuda.to_current) if elsewhere else request
+                for request, elsewhere in zip(batch, away, strict=True)
+            ]
+            run(nccl, *here)
+            for request, copies in zip(batch, here, strict=True):
+                if copies is not request:
+                    cuda.take_results(request, copies)
             if apart or len(streams) > 1:
                 done = cuda.record(stream, home)
                 for request in batch:
                     request.event = done
 
-    def _run_here(self, batch: list[Request], run: Callable) -> None:
-        if collectives := self._collectives_for(batch[0].descriptor):
-            run(collectives, *batch)
-            return
-        copies = [cuda.moved(request, cuda.to_host) for request in batch]
+    def _run_on_host(self, batch: list[Request], run: Callable[..., None]) -> None:
+        """Each call's arrays come and go by the stream that this group has on their GPU."""
+        copies = []
+        for request in batch:
+            number = cuda.number_of(request)
+            stream = self._own_stream(number)
+            with cuda.cupy().cuda.Device(number), stream:
+                stream.wait_event(cuda.ready(request))
+                copies.append(cuda.moved(request, cuda.to_host))
         run(self._on_host, *copies)
         for request, copy in zip(batch, copies, strict=True):
-            cuda.take_results(request, copy)
+            number = cuda.number_of(request)
+            stream = self._own_stream(number)
+            with cuda.cupy().cuda.Device(number), stream:
+                cuda.take_results(request, copy)
+                request.event = cuda.record(stream, number)
+
+    def _own_stream(self, number: int) -> Any:
+        if number not in self._streams:
+            with cuda.cupy().cuda.Device(number):
+                self._streams[number] = cuda.cupy().cuda.Stream(non_blocking=True)
+        return self._streams[number]
 
     def _collectives_for(self, descriptor: Descriptor) -> NCCLCollectives | None:
         """NCCL where it can do it. Collective at a group's first call on a GPU."""
         if not NCCLCollectives.can(descriptor):
             return None
         if not self._asked:
-            self.nccl = NCCLCollectives.create(self._group)
+            with cuda.cupy().cuda.Device(self._device):
+                self.nccl = NCCLCollectives.create(self._group)
             self._asked = True
         return self.nccl
 

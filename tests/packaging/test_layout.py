@@ -37,10 +37,10 @@ BINDINGS = ("torch", "tensorflow", "keras", "lightning")
 # What is read together, and the lines of code that a reader can be asked for.
 # We aim at 2,700 for core and gradients together, 1,200 for each binding and 5,300 for hvdlite.
 LIMITS = {
-    "core": 3185, "gradients": 235, "torch": 1415, "tensorflow": 1320, "keras": 500,
+    "core": 3225, "gradients": 235, "torch": 1415, "tensorflow": 1320, "keras": 500,
     "lightning": 290, "elastic": 505, "testing": 65, "hvdrun": 2090,
 }  # fmt: skip
-LIMIT_OF_ALL = 7495  # of hvdlite
+LIMIT_OF_ALL = 7530  # of hvdlite
 
 
 def part_of_the_runtime(path: Path) -> str:

@@ -206,3 +206,60 @@ def _out_of_memory() -> list:
 
 def test_a_failure_ends_on_all_ranks(tf_ranks):
     assert tf_ranks.run(_out_of_memory, timeout=60) == [[True, 2000.0]] * 2
+
+
+def _elsewhere(first_call_on: str) -> list[str]:
+    """Tensors on this rank's GPU, where the first call was on GPU 0 or on another rank's.
+
+    Meanwhile the other GPU has much to do, and what it is to write still lies before it.
+    """
+    import numpy as np
+    import tensorflow as tf
+
+    import hvdlite.tensorflow as hvd
+
+    hvd.shutdown()
+    hvd.init()
+    rank, wrong = hvd.rank(), []
+    names = [each.name[-5:] for each in tf.config.list_logical_devices("GPU")]
+    own = names[rank % len(names)]
+    first = names[0] if first_call_on == "GPU 0" else names[(rank + 1) % len(names)]
+    with tf.device(first):
+        hvd.allreduce(tf.ones(1))
+        much = tf.random.uniform((1024, 1024))
+    calls = {
+        "allgather": lambda x: hvd.allgather(x),
+        "alltoall": lambda x: hvd.alltoall(x),
+        "reducescatter": lambda x: hvd.reducescatter(x, op=hvd.Sum),
+        "allreduce": lambda x: hvd.allreduce(x, op=hvd.Sum),
+        "broadcast": lambda x: hvd.broadcast(x, 1),
+    }
+    numbers = np.random.default_rng(rank).integers(0, 5, (8, 16))
+    expected = {}
+    with tf.device("CPU:0"):
+        for name, call in calls.items():
+            expected[name] = call(tf.constant(numbers, tf.float32)).numpy()
+    for _ in range(40):
+        for name, call in calls.items():
+            with tf.device(first):
+                for _ in range(3):
+                    much = much @ much * 1e-3
+                for rows in (4, 8, 16):  # freed at once, and written to when `much` is there
+                    _ = tf.ones((rows, 16)) * much[0, 0]
+            with tf.device(own):
+                result = call(tf.identity(tf.constant(numbers, tf.float32)))
+            if own not in result.backing_device:
+                wrong.append(f"{name} on {result.backing_device}")
+            elif not np.array_equal(result.numpy(), expected[name]):
+                wrong.append(f"{name}: {result.numpy().ravel()[:4]}")
+    return wrong
+
+
+@pytest.mark.parametrize("first_call_on", ["GPU 0", "the other rank's"])
+def test_on_another_gpu_than_the_first_call(first_call_on):
+    pytest.importorskip("tensorflow")
+    pool = Ranks(2, {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "true"})
+    try:
+        assert pool.run(_elsewhere, first_call_on) == [[], []]
+    finally:
+        pool.stop()
