@@ -71,8 +71,8 @@ def write(folder: Path, everything: bool = False) -> tuple[list[Path], list[Path
 def reset(number: str, here: Path) -> tuple[Path, Path | None]:
     """Set one lab of the course that `here` lies in back to what was handed out.
 
-    Its folder, and its scripts where they were changed, are kept beside it. Returns the lab's
-    folder, and the one that holds the work until now; None if there was none.
+    Where something was changed, its folder and the changed scripts are kept beside it. Returns the
+    lab's folder, and the one that holds the work until now; None if there was none.
 
     Raises:
         ValueError: there is no such lab, `here` is in no handout, or it is the course's original.
@@ -93,13 +93,28 @@ def reset(number: str, here: Path) -> tuple[Path, Path | None]:
         raise ValueError(f"{root} is the original; work in a copy: hvdlab handout FOLDER")
     lab, kept = course / "labs" / original.name, None
     scripts = [f"scripts/{script.name}" for script in ALL if script.lab == number]
-    if lab.exists():
+    changed = [
+        course / name
+        for name in scripts
+        if (course / name).exists() and not _same(course / name, root / name)
+    ]
+    if changed or (lab.exists() and not _untouched(lab, original)):
+        lab.mkdir(exist_ok=True)
         old = (lab.with_name(f"old_{lab.name}_{n}") for n in range(1, 1000))
         kept = next(path for path in old if not path.exists())
         lab.rename(kept)
-        for name in scripts:
-            mine = course / name
-            if mine.exists() and mine.read_bytes() != (root / name).read_bytes():
-                mine.rename(kept / mine.name)
-    write(course, everything=kept is not None and (kept / "solution").exists())
+        for mine in changed:
+            mine.rename(kept / mine.name)
+    write(course, everything=((kept or lab) / "solution").exists())
     return lab, kept
+
+
+def _same(one: Path, other: Path) -> bool:
+    return other.is_file() and one.read_bytes() == other.read_bytes()
+
+
+def _untouched(lab: Path, original: Path) -> bool:
+    """Whether all that is there is as it was handed out; what is missing does not matter."""
+    copies = {"__pycache__", ".ipynb_checkpoints"}  # of what was opened
+    paths = [path for path in lab.rglob("*") if path.is_file() and not copies & set(path.parts)]
+    return all(_same(path, original / path.relative_to(lab)) for path in paths)

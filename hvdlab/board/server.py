@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 import os
+import re
 import secrets
 import socket
 from collections import Counter, defaultdict
@@ -62,6 +63,15 @@ class _Verdict(_Handler):
             self.finish(str(error))
 
 
+class _Join(tornado.web.RequestHandler):
+    """What a browser shows of the address that students give to `hvdlab join`."""
+
+    def get(self) -> None:
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.finish(f"Type this in a terminal:\n\n    hvdlab join {self.request.full_url()}\n")
+
+
 class _Page(_Handler):
     """The page as a whole, or with ?part what changes in it."""
 
@@ -112,6 +122,7 @@ def application(room: Room, join: str, trainer: str) -> tornado.web.Application:
             (r"/verdict", _Verdict, {"room": room, "token": join}),
             (r"/", _Page, {**page, "names": True}),
             (r"/projector", _Page, {**page, "names": False}),
+            (f"/{re.escape(join)}", _Join),
         ],
         template_path=str(Path(__file__).parent),
         log_function=lambda handler: None,

@@ -228,6 +228,10 @@ def test_a_hub_joins_by_a_variable(board, env, tmp_path):
     board.wait_for("ben")
 
 
+def test_a_browser_is_told_what_the_students_address_is_for(board):
+    assert f"hvdlab join {board.join}" in board.read(board.join)
+
+
 def test_tokens_are_needed_and_stay_the_same(board, env, tmp_path):
     address, _, token = board.join.rpartition("/")
     trainer = board.page.partition("token=")[2]

@@ -59,6 +59,11 @@ def test_a_lab_is_set_back_and_the_work_kept_beside_it(course):
         assert (lab / "06_pytorch.ipynb").read_bytes() == original
         assert (course / "scripts/mnist_torch.py").read_text() != "edited"
         assert (course / "scripts/mnist_keras.py").read_text() == "another lab's"
+    (lab / ".ipynb_checkpoints").mkdir()
+    (lab / ".ipynb_checkpoints/06_pytorch-checkpoint.ipynb").write_bytes(original)
+    again = hvdlab("reset", "6", cwd=lab)
+    assert again.returncode == 0 and "as it was handed out" in again.stdout
+    assert not (course / "labs/old_06_pytorch_3").exists()  # there was nothing to keep
 
 
 def test_a_reset_says_what_it_can_not_do(course, tmp_path):
