@@ -52,7 +52,8 @@ def _of_the_program(frame: FrameType | None) -> bool:
 
 def _only_looks(frame: FrameType) -> bool:
     """Whether code calls hasattr() or getattr(), and so looks for what TensorFlow has."""
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("CALL")
+    # Python 3.11 calls from PRECALL, too, once it has seen a call a few times.
+    return "CALL" in dis.opname[frame.f_code.co_code[frame.f_lasti]]
 
 
 def _without_v2(name: str) -> None:

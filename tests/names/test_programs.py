@@ -24,17 +24,25 @@ HERE = Path(__file__).parent / "programs"
 # As the installed package does it at each start of Python.
 RUN = """
     import hvdnames.start
-    import os, runpy, sys
+    import json, os, runpy, sys
     import numpy as np
 
     for name in os.environ["PROGRAMS"].split():
         path = os.path.join(os.environ["HERE"], f"{name}.py")
+        before = dict(hvdnames._used)
+        hvdnames._used.clear()
+        for each in before:  # a module that is gone is found once in a process
+            if sys.modules.pop(each, None):
+                owner, _, attribute = each.rpartition(".")
+                vars(sys.modules[owner]).pop(attribute, None)
         try:
             found = runpy.run_path(path, run_name="__main__")
+            total = [repr(float(np.sum(each, dtype="float64"))) for each in found["weights"]]
+            print("weights of", name, *total, flush=True)
         except SystemExit:  # tf.app.run: it has told its weights
-            continue
-        total = [repr(float(np.sum(each, dtype="float64"))) for each in found["weights"]]
-        print("weights of", name, *total, flush=True)
+            pass
+        print("names of", name, json.dumps(list(hvdnames._used)), flush=True)
+        hvdnames._used.update(before)
     """
 EAGER = "keras_2017 keras_2018 keras_2019 keras_2021 tf2_2020 tf2_2021 tf2_2022"
 EAGER += " eager_2019 eager_2018"  # the last, since they take `tf` for TensorFlow 1 from there on
