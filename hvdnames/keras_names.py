@@ -340,9 +340,9 @@ def _ref(self: Any) -> Any:
 
 
 def _read_value(self: Any) -> Any:
-    """The tensor."""
+    """The value as a tensor, which stays as it is when the variable changes."""
     used("variable.read_value()")
-    return self.value
+    return importlib.import_module("tensorflow").identity(self.value)
 
 
 def _keras(keras: ModuleType) -> None:

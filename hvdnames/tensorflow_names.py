@@ -90,7 +90,7 @@ def _first_version(tf: ModuleType, part: str, name: str) -> Any:
     """The name in a part ("", "train", ...) of tensorflow.compat.v1; raises AttributeError."""
     if (part, name) == ("", "estimator"):
         return _estimator()
-    if (part, name) == ("", "enable_eager_execution"):
+    if part == "" and name in ("enable_eager_execution", "enable_v2_behavior"):
         return _enable_eager_execution
     if (part, name) == ("", "set_random_seed"):
         return _set_random_seed

@@ -74,7 +74,9 @@ PUT_TOGETHER = {
     ],
     "Callback.{hook}()": [f"Callback.{hook}()" for hook in lightning_1._STARTS],
     "LightningModule.{name}()": [f"LightningModule.{hook}()" for hook in lightning_1._HOOKS],
-    "dataset.{_name}()": [f"dataset.make_{kind}_iterator()" for kind in ("initializable", "one_shot")],
+    "dataset.{_name}()": [
+        f"dataset.make_{kind}_iterator()" for kind in ("initializable", "one_shot")
+    ],
     "{asked}": [
         *(f"tf.{name}" for name in (*tensorflow_names.EAGER, *tensorflow_names._INITIALIZERS)),
         *TENSORFLOW_1,
@@ -108,7 +110,7 @@ def supplied() -> set[str]:
     return found.union(*PUT_TOGETHER.values())
 
 
-def reported(said: list[str]) -> set[str]:
+def reported(said: set[str]) -> set[str]:
     """The names of what a run says it has been supplied with (`hvdnames._used`)."""
     found = set()
     for each in said:
