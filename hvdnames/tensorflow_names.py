@@ -227,20 +227,27 @@ def _tensorflow(tf: ModuleType) -> None:
 
 
 def _patch_lazy_modules(tf: ModuleType) -> None:
-    """tf.losses and tf.metrics, which are Keras's and find their names by themselves."""
+    """tf.losses and tf.metrics, which find their names by themselves until Keras's modules of
+    these names, imported with the first one, take their places."""
     kind: Any = type(vars(tf)["losses"])
     if "__getattr__" not in vars(kind):
         return
     original: Callable[[Any, str], Any] = kind.__getattr__
     parts = {id(vars(tf)[part]): part for part in ("losses", "metrics", "initializers")}
+    placed = set()
 
     def __getattr__(self: Any, name: str) -> Any:
+        part = parts.get(id(self))
         try:
             return original(self, name)
         except AttributeError:
-            if id(self) not in parts:
+            if part is None:
                 raise
-            return _look_up(tf, parts[id(self)], self, name)
+            return _look_up(tf, part, self, name)
+        finally:
+            if part and part not in placed and (place := vars(tf)[part]) is not self:
+                placed.add(part)
+                missing(place, functools.partial(_look_up, tf, part, place))
 
     kind.__getattr__ = __getattr__
 
