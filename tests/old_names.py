@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from hvdnames import keras_layers, keras_names, lightning_1, tensorflow_names
+from hvdnames import keras_layers, keras_modules, keras_names, lightning_1, tensorflow_names
 
 SOURCE = Path(keras_names.__file__).parent
 
@@ -56,7 +56,7 @@ PUT_TOGETHER = {
         for method, names in keras_names.WITHOUT_MEANING.items()
         for name in names
     ],
-    "{module.__name__}": [f"keras.{name}" for name in keras_names.MODULES[1]],
+    "{module.__name__}": [f"keras.{name}" for name in keras_modules.MODULES[1]],
     "layers.{name}": [f"layers.{name}" for name in keras_layers._LAYERS],
     "{name}_generator()": ["fit_generator()", "evaluate_generator()", "predict_generator()"],
     "ModelCheckpoint({path!r})": ["ModelCheckpoint('...')"],

@@ -4,9 +4,11 @@ import keras
 import numpy as np
 from keras import initializers
 from keras.engine.topology import InputSpec, Layer
-from keras.layers import Input, Lambda
+from keras.layers import CuDNNGRU, Input, Lambda
 from keras.layers.core import Dense
+from keras.layers.embeddings import Embedding
 from keras.layers.merge import concatenate
+from keras.layers.wrappers import TimeDistributed
 from keras.models import Model
 
 import horovod.keras as hvd
@@ -107,16 +109,17 @@ def steps_right(y_true, y_pred):
     return K.cast(K.all(K.less(K.abs(y_true - y_pred), 2.0), axis=-1), "float32")
 
 
-words = Input(shape=(5, 3))
+sentence = Input(shape=(5,), dtype="int32")
+words = CuDNNGRU(3, return_sequences=True)(TimeDistributed(Dense(3))(Embedding(20, 4)(sentence)))
 attended, routed = Attention(), Capsules()
 features = concatenate([attended(words), Lambda(K.batch_flatten, output_shape=(4,))(routed(words))])
 guess = Dense(4, activation="softmax")(features)
-model = Model(words, guess)
+model = Model(sentence, guess)
 assert KTF.count_params(attended.W) == 3
 before = K.get_value(attended.mean)
 opt = hvd.DistributedOptimizer(keras.optimizers.Adam(lr=0.01))
 model.compile(opt, loss=all_losses, metrics=[precision, top_2, steps_right])
-x = random.rand(16, 5, 3).astype("float32")
+x = random.randint(0, 20, (16, 5))
 y = np.eye(4, dtype="float32")[np.arange(16) % 4]
 callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
 history = model.fit(x, y, batch_size=8, epochs=5, verbose=0, callbacks=callbacks).history
@@ -263,7 +266,9 @@ def ctc(labels, spoken, steps, lengths):
     return K.concatenate([cost, known, K.cast(written, "float32")])
 
 
-spoken = np.tile(np.array([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]], "float32"), (2, 1, 1))
+spoken = np.tile(
+    np.array([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]], "float32"), (2, 1, 1)
+)
 labels, lengths = np.array([[1, 0], [1, 1]]), np.array([[2], [1]])
 found = out_of(ctc, labels, spoken, np.full((2, 1), 3), lengths)
 np.testing.assert_array_equal(found[:, 1:], [[1, 1, 0, -1], [1, 1, 0, -1]])

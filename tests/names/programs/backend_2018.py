@@ -7,6 +7,7 @@ import keras
 from keras import backend as K
 
 hvd.init()
+K.tensorflow_backend.set_image_data_format("channels_last")
 a = np.random.RandomState(hvd.rank()).rand(4, 3).astype(K.floatx()) + 0.1
 b = a[:, ::-1].copy()
 x, y = K.variable(a), K.constant(b)
@@ -29,7 +30,10 @@ same(K.pow(x, 3), a**3)
 same(K.round(x), np.round(a))
 same(K.sign(x - 0.5), np.sign(a - 0.5))
 same(K.clip(x, 0.3, 0.6), np.clip(a, 0.3, 0.6))
-same(K.relu(x - 0.5, alpha=0.1, max_value=0.2), np.where(a > 0.5, np.clip(a - 0.5, 0, 0.2), (a - 0.5) / 10))
+same(
+    K.relu(x - 0.5, alpha=0.1, max_value=0.2),
+    np.where(a > 0.5, np.clip(a - 0.5, 0, 0.2), (a - 0.5) / 10),
+)
 same(K.elu(-x), np.exp(-a) - 1)
 same(K.sigmoid(x), (1 + K.eval(K.tanh(x / 2))) / 2)
 same(K.hard_sigmoid(x), 0.2 * a + 0.5)
@@ -77,7 +81,10 @@ assert K.to_dense(x) is x
 same(K.dot(x, K.transpose(y)), a @ b.T)
 same(K.batch_dot(x, y, axes=1), (a * b).sum(axis=1, keepdims=True))
 same(K.bias_add(x, K.constant([1.0, 2.0, 3.0])), a + [1, 2, 3])
-same(K.batch_normalization(x, K.mean(x, 0), K.var(x, 0), 0.5, 2.0), 2 * (a - a.mean(0)) / np.sqrt(a.var(0) + 1e-3) + 0.5)
+same(
+    K.batch_normalization(x, K.mean(x, 0), K.var(x, 0), 0.5, 2.0),
+    2 * (a - a.mean(0)) / np.sqrt(a.var(0) + 1e-3) + 0.5,
+)
 p = a / a.sum(axis=1, keepdims=True)
 hot, classes = np.eye(3, dtype="float32")[[0, 1, 2, 0]], np.array([0, 1, 2, 0])
 chosen = p[np.arange(4), classes]
@@ -85,7 +92,9 @@ same(K.categorical_crossentropy(hot, p), -np.log(chosen))
 same(K.sparse_categorical_crossentropy(classes, p), -np.log(chosen))
 same(K.categorical_focal_crossentropy(hot, p), -0.25 * (1 - chosen) ** 2 * np.log(chosen))
 same(K.max(K.binary_crossentropy(hot, p) * hot, axis=1), -np.log(chosen))
-same(K.max(K.binary_focal_crossentropy(hot, p) * hot, axis=1), -((1 - chosen) ** 2) * np.log(chosen))
+same(
+    K.max(K.binary_focal_crossentropy(hot, p) * hot, axis=1), -((1 - chosen) ** 2) * np.log(chosen)
+)
 same(K.in_top_k(p, classes, 1), p.argmax(axis=1) == classes)
 
 # Pictures: a kernel of ones adds up what it covers.
@@ -111,7 +120,9 @@ assert K.int_shape(K.temporal_padding(picture[:, 0], (0, 3))) == (1, 7, 1)
 same(K.map_fn(lambda row: row * 2, x), 2 * a)
 same(K.foldl(lambda left, row: left - row, x), a[0] - a[1] - a[2] - a[3])
 same(K.foldr(lambda right, row: right - row, x), a[3] - a[2] - a[1] - a[0])
-last, outputs, states = K.rnn(lambda t, s: (t + s[0], [t + s[0]]), K.expand_dims(x), [K.zeros((4, 1))])
+last, outputs, states = K.rnn(
+    lambda t, s: (t + s[0], [t + s[0]]), K.expand_dims(x), [K.zeros((4, 1))]
+)
 same(outputs[..., 0], a.cumsum(axis=1))
 same(last, K.eval(states[0]))
 labels, lengths = K.constant([[1, 0]], dtype="int32"), K.constant([2], dtype="int32")

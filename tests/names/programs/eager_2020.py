@@ -1,4 +1,4 @@
-"""In the style of 2020: TensorFlow 1.15 with the behaviour of 2, and its own optimizers and losses."""
+"""In the style of 2020: TensorFlow 1.15 with the behaviour of 2."""
 
 import numpy as np
 
@@ -36,7 +36,9 @@ for batch, (x, y) in enumerate(data.take(4)):
 assert tf.executing_eagerly() and tf.to_int32(step - started).numpy() == 4
 chance = tf.nn.softmax(model(images))
 by_hand = -np.mean(np.log(chance.numpy()[np.arange(16), labels.numpy()]))
-np.testing.assert_allclose(tf.losses.sparse_softmax_cross_entropy(labels, tf.log(chance)), by_hand, rtol=1e-5)
+np.testing.assert_allclose(
+    tf.losses.sparse_softmax_cross_entropy(labels, tf.log(chance)), by_hand, rtol=1e-5
+)
 assert tf.to_double(loss).dtype == tf.float64
 sums = tf.data.Dataset.from_tensor_slices([1.0, 2.0]).make_one_shot_iterator()
 assert [sums.get_next().numpy(), sums.get_next().numpy()] == [1, 2]

@@ -11,7 +11,9 @@ tf.logging.set_verbosity(tf.logging.ERROR)
 def cnn_model_fn(features, labels, mode):
     """Model function for CNN."""
     x = tf.reshape(features["x"], [-1, 8, 8, 1])
-    conv = tf.layers.conv2d(inputs=x, filters=4, kernel_size=[5, 5], padding="same", activation=tf.nn.relu)
+    conv = tf.layers.conv2d(
+        inputs=x, filters=4, kernel_size=[5, 5], padding="same", activation=tf.nn.relu
+    )
     pool = tf.layers.max_pooling2d(inputs=conv, pool_size=[2, 2], strides=2)
     dense = tf.layers.dense(inputs=tf.layers.flatten(pool), units=8, activation=tf.nn.relu)
     dropout = tf.layers.dropout(

@@ -1,4 +1,4 @@
-"""In the style of 2020: kept as it was by switching TensorFlow 2 off, with sessions that are monitored."""
+"""In the style of 2020: TensorFlow 2 switched off, monitored sessions."""
 
 import numpy as np
 
@@ -64,7 +64,7 @@ def again(values):
         noise = tf.random_uniform([3], seed=1)
         step = tf.train.get_or_create_global_step()
         options = tf.train.Scaffold(init_op=tf.initialize_all_variables())
-        with tf.train.SingularMonitoredSession(scaffold=options) as session:
+        with tf.train.MonitoredTrainingSession(scaffold=options) as session:
             assert session.run(step) == 0 and 0 <= session.run(noise).min()
             return session.run(copies)
 

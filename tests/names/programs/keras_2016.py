@@ -36,7 +36,9 @@ class Scale(Layer):
         super().__init__(**kwargs)
 
     def build(self, input_shape):
-        self.gamma = self.add_weight(shape=(input_shape[self.axis],), initializer="one", name="gamma")
+        self.gamma = self.add_weight(
+            shape=(input_shape[self.axis],), initializer="one", name="gamma"
+        )
         super().build(input_shape)
 
     def call(self, x, mask=None):
@@ -62,7 +64,9 @@ x = Dropout(0.1)(GlobalAveragePooling2D()(x))
 out = Activation("softmax")(Dense(3)(x))
 assert get_source_inputs(out)[0] is pictures
 model = Model(get_source_inputs(out), out)
-opt = hvd.DistributedOptimizer(keras.optimizers.SGD(lr=0.01, decay=1e-6, momentum=0.9, nesterov=True))
+opt = hvd.DistributedOptimizer(
+    keras.optimizers.SGD(lr=0.01, decay=1e-6, momentum=0.9, nesterov=True)
+)
 model.compile(optimizer=opt, loss=objectives.categorical_crossentropy, metrics=["accuracy"])
 
 # What pictures are changed by, where nothing is left to chance.
@@ -116,8 +120,15 @@ if hvd.rank() == 0:
     path = "./weights-{epoch:02d}.hdf5"
     callbacks.append(keras.callbacks.ModelCheckpoint(path, load_weights_on_restart=False, period=2))
 history = model.fit_generator(
-    Pairs(), steps_per_epoch=3, epochs=2, verbose=0, callbacks=callbacks, max_queue_size=4,
-    workers=1, validation_data=arrays, validation_steps=1,
+    Pairs(),
+    steps_per_epoch=3,
+    epochs=2,
+    verbose=0,
+    callbacks=callbacks,
+    max_queue_size=4,
+    workers=1,
+    validation_data=arrays,
+    validation_steps=1,
 )
 assert set(history.history) >= {"loss", "val_loss", "accuracy"}
 scores = model.evaluate_generator(Pairs(), 2)
@@ -128,11 +139,13 @@ if hvd.rank() == 0:
     assert not os.path.exists("./weights-01.hdf5")
     with CustomObjectScope({"Scale": Scale}):
         again = keras.models.load_model("./weights-02.hdf5")
-    np.testing.assert_allclose(again.predict(x, verbose=0), given, rtol=1e-4)
-    again.fit(x, y, verbose=0)
+    for one, other in zip(again.get_weights(), model.get_weights()):
+        np.testing.assert_array_equal(one, other)
     with open("./somewhere.txt", "w") as file:
         file.write("weights")
-    found = get_file("copy.txt", "file://" + os.path.abspath("./somewhere.txt"), cache_dir="./keras")
+    found = get_file(
+        "copy.txt", "file://" + os.path.abspath("./somewhere.txt"), cache_dir="./keras"
+    )
     assert open(found).read() == "weights" and "Scale" not in get_custom_objects()
     bar = Progbar(2, verbose=0)
     bar.update(1, [("loss", 2.0)])

@@ -1,4 +1,4 @@
-"""In the style of 2019: the distributed backend, callbacks that look on, epochs that end by hand."""
+"""In the style of 2019: the distributed backend, callbacks, epochs that end by hand."""
 
 import os
 

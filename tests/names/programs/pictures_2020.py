@@ -1,4 +1,4 @@
-"""In the style of 2020: pictures from folders, changed while they are read, a network to finetune."""
+"""In the style of 2020: pictures from folders, changed as they are read."""
 
 import os
 
@@ -85,10 +85,14 @@ history = model.fit(flow, steps_per_epoch=1, epochs=1, validation_data=held, val
                     callbacks=callbacks, verbose=0, **steps)  # fmt: skip
 assert "val_loss" in history.history and set(seen) == {(8, 8, 3)}
 plain = ImageDataGenerator(rescale=1.0 / 255)
-test = NumpyArrayIterator(np.stack([image, darker]), np.array([0, 1]), plain, batch_size=2, shuffle=False)
+test = NumpyArrayIterator(
+    np.stack([image, darker]), np.array([0, 1]), plain, batch_size=2, shuffle=False
+)
 loss, accuracy = model.evaluate(test, verbose=0, **steps)
 given = model.predict(test, verbose=0, **steps)
-np.testing.assert_allclose(given, model.predict(np.stack([image, darker]) / 255, verbose=0), rtol=1e-5)
+np.testing.assert_allclose(
+    given, model.predict(np.stack([image, darker]) / 255, verbose=0), rtol=1e-5
+)
 np.testing.assert_allclose(accuracy, ((given[:, 0] > 0.5) == [0, 1]).mean())
 if hvd.rank() == 0:
     before = K.batch_get_value(model.weights)

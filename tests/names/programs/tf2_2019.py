@@ -1,4 +1,4 @@
-"""In the style of 2019 and 2.0: a script that brings TensorFlow 1 along, values looked at by hand."""
+"""In the style of 2019 and 2.0: TensorFlow 1 brought along, values by hand."""
 
 import numpy as np
 
@@ -60,7 +60,9 @@ for opt in opts:
     gradients = hvd.DistributedGradientTape(tape).gradient(loss, model.trainable_variables)
     reduced = [hvd.allreduce(each) for each in gradients]
     opt.apply_gradients(
-        zip(reduced, model.trainable_variables), name="update", experimental_aggregate_gradients=False
+        zip(reduced, model.trainable_variables),
+        name="update",
+        experimental_aggregate_gradients=False,
     )
     for variable in model.trainable_variables:
         assert not np.array_equal(variable.numpy(), seen[variable.ref()].numpy())

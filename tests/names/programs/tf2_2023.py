@@ -53,6 +53,11 @@ model.compile(
     experimental_steps_per_execution=2,
 )  # fmt: skip
 callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+if hvd.rank() == 0:
+    saved = tf.keras.callbacks.ModelCheckpoint(
+        "./epochs-2023/{epoch}", save_weights_only=True, options=tf.train.CheckpointOptions()
+    )
+    callbacks.append(saved)
 history = model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=callbacks).history
 assert np.isfinite(history["loss"]).all() and len(history) == 7
 guess = model.predict(x, verbose=0)
@@ -62,6 +67,7 @@ np.testing.assert_allclose(found["log_cosh"], np.log(np.cosh(guess - y)).mean(),
 if hvd.rank() == 0:
     model.save_weights("./weights-2023", save_format="tf")
     model.save_weights("./weights-2023.h5", save_format="h5")
+    assert tf.train.latest_checkpoint("./epochs-2023").endswith("/2")
     kept = model.get_weights()
     for path in ("./weights-2023", "./weights-2023.h5"):
         model.set_weights([0 * each for each in kept])

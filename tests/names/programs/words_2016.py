@@ -1,4 +1,4 @@
-"""In the style of 2016 and 2017: word2vec, as Horovod's example had it, and names of TensorFlow 0.12."""
+"""In the style of 2016 and 2017: word2vec, as Horovod's example had it."""
 
 import math
 
@@ -23,7 +23,12 @@ with graph.as_default():
     bias = tf.Variable(tf.zeros([words]))
     loss = tf.reduce_mean(
         tf.nn.nce_loss(
-            weights=weight, biases=bias, labels=labels, inputs=embed, num_sampled=4, num_classes=words
+            weights=weight,
+            biases=bias,
+            labels=labels,
+            inputs=embed,
+            num_sampled=4,
+            num_classes=words,
         )
     )
     norm = tf.sqrt(tf.reduce_sum(tf.square(embeddings), 1, keep_dims=True))
