@@ -41,15 +41,19 @@ same(K.softplus(x), np.log1p(np.exp(a)))
 same(K.softsign(x), a / (1 + a))
 same(K.softmax(x), np.exp(a) / np.exp(a).sum(axis=1, keepdims=True))
 same(K.maximum(x, y) + K.minimum(x, y), a + b)
-for ours, theirs in ((K.equal, np.equal), (K.not_equal, np.not_equal), (K.less, np.less), (K.less_equal, np.less_equal),
-                     (K.greater, np.greater), (K.greater_equal, np.greater_equal)):  # fmt: skip
+for ours, theirs in (
+    (K.equal, np.equal), (K.not_equal, np.not_equal), (K.less, np.less),
+    (K.less_equal, np.less_equal), (K.greater, np.greater), (K.greater_equal, np.greater_equal),
+):  # fmt: skip
     same(K.cast(ours(x, y), "int32"), theirs(a, b))
 same(K.switch(K.greater(x, y), x, y), np.maximum(a, b))
 same(K.stop_gradient(x), a)
 
 # Over an axis.
-for ours, theirs in ((K.sum, np.sum), (K.mean, np.mean), (K.prod, np.prod), (K.max, np.max), (K.min, np.min),
-                     (K.std, np.std), (K.var, np.var)):  # fmt: skip
+for ours, theirs in (
+    (K.sum, np.sum), (K.mean, np.mean), (K.prod, np.prod), (K.max, np.max), (K.min, np.min),
+    (K.std, np.std), (K.var, np.var),
+):  # fmt: skip
     same(ours(x, axis=-1, keepdims=True), theirs(a, axis=-1, keepdims=True))
 same(K.argmax(x), a.argmax(axis=1))
 same(K.argmin(x, axis=0), a.argmin(axis=0))
