@@ -98,8 +98,10 @@ class Pairs(image.Iterator):
 
     def __init__(self):
         super().__init__(len(x), 8, shuffle=False, seed=None)
+        self.sizes = []
 
     def _get_batches_of_transformed_samples(self, index_array):
+        self.sizes.append(len(index_array))
         return x[index_array], y[index_array]
 
 
@@ -119,8 +121,9 @@ if hvd.rank() == 0:
     callbacks.append(keras.callbacks.TensorBoard("./logs-2016", batch_size=4, write_grads=True))
     path = "./weights-{epoch:02d}.hdf5"
     callbacks.append(keras.callbacks.ModelCheckpoint(path, load_weights_on_restart=False, period=2))
+pairs = Pairs()
 history = model.fit_generator(
-    Pairs(),
+    pairs,
     steps_per_epoch=3,
     epochs=2,
     verbose=0,
@@ -130,6 +133,7 @@ history = model.fit_generator(
     validation_data=arrays,
     validation_steps=1,
 )
+assert pairs.sizes[:6] == 3 * [8, 4]
 assert set(history.history) >= {"loss", "val_loss", "accuracy"}
 scores = model.evaluate_generator(Pairs(), 2)
 given = model.predict_generator(Pairs(), 2)
