@@ -25,8 +25,8 @@ ASKS = """
             asked = ".".join(filter(None, ("tf", part, name)))
             try:
                 supplied = eval(compile(asked, "program.py", "eval"), {"tf": tensorflow})
-            except AttributeError:
-                wrong.append(asked)
+            except AttributeError as error:
+                wrong.append(f"{asked}: {error}")
                 continue
             found += 1
             if supplied is not getattr(theirs, name):
