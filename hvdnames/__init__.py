@@ -4,10 +4,11 @@ A package beside the runtime, which only asks for `supply()`. It adds what is mi
 else: a program that uses none of it finds Keras and TensorFlow as they are. What a program did
 use is said once, when it ends. `HVDLITE_OLD_NAMES=0` switches all of it off.
 
-`keras_names` and `saving` hold what Keras 3 lacks, `tensorflow_names` what TensorFlow 2 lacks,
-`lightning_names` brings Lightning 2 its strategy, `lightning_1` what else it lacks, and
-`torchvision_names` lets torchvision be imported beside a PyTorch that it was not built for. Where a
-framework is missing as a whole, `needs` says what installs it.
+`keras_names`, `keras_modules`, `keras_layers` and `saving` hold what Keras 3 lacks,
+`tensorflow_names` and `estimators` what TensorFlow 2 lacks, `lightning_names` brings Lightning 2
+its strategy, `lightning_1` what else it lacks, and `torchvision_names` lets torchvision be imported
+beside a PyTorch that it was not built for. Where a framework is missing as a whole, `needs` says
+what installs it.
 """
 
 import atexit
@@ -48,12 +49,12 @@ def supply(program: str = "") -> None:
     """
     if os.environ.get(VARIABLE, "1") == "0":
         return
-    from hvdnames import imports, keras_names, tensorflow_names
+    from hvdnames import imports, keras_modules, keras_names, tensorflow_names
 
     if "tensorflow" not in sys.modules:
         tensorflow_names.prepare(program)
-    imports.watch(keras_names.PATCHES | tensorflow_names.PATCHES)
-    imports.add_modules(keras_names.MODULES)
+    imports.watch(keras_names.PATCHES | keras_modules.PATCHES | tensorflow_names.PATCHES)
+    imports.add_modules(keras_modules.MODULES)
 
 
 def supply_beside_torch() -> None:

@@ -65,11 +65,11 @@ def watch(patches: dict[str, Patch]) -> None:
 
 
 class _OldModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds modules that are gone; the last one to be asked. Their names are in another module."""
+    """Finds modules that are gone; the last one to be asked. Their names are in other modules."""
 
     def __init__(self, roots: Sequence[str], places: dict[str, str]) -> None:
         self._places = {
-            f"{root}.{old}": f"{root}.{new}" if new else root
+            f"{root}.{old}": [f"{root}.{each}" for each in new.split()]
             for root in roots
             for old, new in places.items()
         }
@@ -82,9 +82,13 @@ class _OldModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def exec_module(self, module: ModuleType) -> None:
-        place = importlib.import_module(self._places[module.__name__])
+        *places, last = map(importlib.import_module, self._places[module.__name__])
         used(module.__name__)
-        module.__getattr__ = lambda name: getattr(place, name)  # type: ignore[method-assign]
+
+        def look_up(name: str) -> Any:
+            return getattr(next((each for each in places if hasattr(each, name)), last), name)
+
+        module.__getattr__ = look_up  # type: ignore[method-assign]
 
 
 def add_modules(old_modules: tuple[Sequence[str], dict[str, str]]) -> None:

@@ -14,11 +14,6 @@ _LAYERS = {
     "CuDNNLSTM": ("keras.layers", "LSTM"),
     "ThresholdedReLU": ("keras._tf_keras.keras.layers", "ThresholdedReLU"),
 }
-# Arguments that chose how the same was computed, or what was written besides.
-_WITHOUT_MEANING = {
-    "BatchNormalization": ("fused",),
-    "TensorBoard": ("batch_size", "write_grads"),
-}
 
 
 def patch(keras: ModuleType, passed_on: Callable[..., None], drop: Callable[..., None]) -> None:
@@ -30,24 +25,23 @@ def patch(keras: ModuleType, passed_on: Callable[..., None], drop: Callable[...,
             kwargs["input_shape"] = tuple(kwargs.pop("batch_input_shape"))[1:]
 
     passed_on(keras.layers.Layer, "__init__", shape)
-    for name, arguments in _WITHOUT_MEANING.items():
-        owner = getattr(keras.layers, name, None) or getattr(keras.callbacks, name)
-        passed_on(owner, "__init__", lambda self, kwargs, n=name, a=arguments: drop(kwargs, n, *a))
+    for owner in (keras.layers.BatchNormalization, keras.callbacks.TensorBoard):
+        passed_on(owner, "__init__", lambda self, kwargs, n=owner.__name__: drop(kwargs, n))
     model = keras.Model
     model.predict_proba = _predict_proba
     keras.Sequential.predict_classes = _predict_classes
 
 
-def _predict_proba(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """`predict`, by its name in Keras 2."""
+def _predict_proba(self: Any, x: Any, batch_size: Any = None, verbose: int = 0) -> Any:
+    """`predict`, by its name in Keras 2, which printed nothing."""
     used("predict_proba()")
-    return self.predict(x, *args, **kwargs)
+    return self.predict(x, batch_size, verbose)
 
 
-def _predict_classes(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+def _predict_classes(self: Any, x: Any, batch_size: Any = None, verbose: int = 0) -> Any:
     """The class of each input: the place of the largest output; of one output, above 0.5 or not."""
     used("predict_classes()")
-    found = self.predict(x, *args, **kwargs)
+    found = self.predict(x, batch_size, verbose)
     return found.argmax(axis=-1) if found.shape[-1] > 1 else (found > 0.5).astype("int32")
 
 

@@ -1,6 +1,5 @@
-"""What Keras 2 had and Keras 3 has not: arguments, methods and modules."""
+"""What Keras 2 had and Keras 3 has not: arguments and methods."""
 
-import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
@@ -8,34 +7,21 @@ from types import ModuleType
 from typing import Any
 
 from hvdnames import keras_layers, saving, used
-from hvdnames.imports import in_place_of, missing, no_attribute
+from hvdnames.imports import in_place_of
 
-_ROOTS = ("keras", "tensorflow.keras", "keras._tf_keras.keras")
-# Modules that are gone, and the module that has their names now ("": the package itself).
-MODULES = (
-    _ROOTS,
-    {
-        "engine": "layers",
-        "engine.topology": "layers",
-        "engine.training": "models",
-        "layers.advanced_activations": "layers",
-        "layers.convolutional": "layers",
-        "layers.core": "layers",
-        "layers.embeddings": "layers",
-        "layers.merge": "layers",
-        "layers.noise": "layers",
-        "layers.normalization": "layers",
-        "layers.pooling": "layers",
-        "layers.recurrent": "layers",
-        "layers.wrappers": "layers",
-        "objectives": "losses",
-        "preprocessing.text": "_tf_keras.keras.preprocessing.text",  # the one that tf.keras has
-        "utils.data_utils": "utils",
-        "utils.generic_utils": "utils",
-        "utils.np_utils": "utils",
-        "utils.vis_utils": "utils",
-    },
-)
+_OF_GENERATORS = ("max_queue_size", "workers", "use_multiprocessing")
+# Arguments that chose how the same was computed, or what was written besides.
+WITHOUT_MEANING = {
+    "apply_gradients": ("name", "experimental_aggregate_gradients", "skip_gradients_aggregation"),
+    "BatchNormalization": ("fused",),
+    "compile": ("experimental_run_tf_function", "sample_weight_mode"),
+    "evaluate": _OF_GENERATORS,
+    "fit": _OF_GENERATORS,
+    "ModelCheckpoint": ("options", "load_weights_on_restart"),
+    "predict": _OF_GENERATORS,
+    "save_weights": ("save_format",),
+    "TensorBoard": ("batch_size", "write_grads"),
+}
 
 
 def passed_on(owner: type, name: str, change: Callable[[Any, dict[str, Any]], None]) -> None:
@@ -50,9 +36,9 @@ def passed_on(owner: type, name: str, change: Callable[[Any, dict[str, Any]], No
     setattr(owner, name, method)
 
 
-def drop(kwargs: dict[str, Any], method: str, *names: str) -> None:
+def drop(kwargs: dict[str, Any], method: str) -> None:
     """Leave out arguments that have lost their meaning."""
-    for name in names:
+    for name in WITHOUT_MEANING[method]:
         if name in kwargs:
             del kwargs[name]
             used(f"{method}({name}=)")
@@ -120,8 +106,7 @@ def _patch_optimizers(keras: ModuleType) -> None:
     base.lr = property(get, set, doc="The learning rate, by its name in Keras 2.")
     base.weights = property(weights, doc="The variables, by their name in Keras 2.")
     base.get_weights = _get_weights
-    old = ("name", "experimental_aggregate_gradients", "skip_gradients_aggregation")
-    passed_on(base, "apply_gradients", lambda _, kwargs: drop(kwargs, "apply_gradients", *old))
+    passed_on(base, "apply_gradients", lambda _, kwargs: drop(kwargs, "apply_gradients"))
     _callable_variables(base)
     importlib.import_module("keras.src.tree.tree_api").register_tree_node_class(Variables)
     _patch_loss_scaling(keras.optimizers.LossScaleOptimizer)
@@ -215,14 +200,11 @@ def _scaled(gradient: Any, factor: Any) -> Any:
     return gradient * factor
 
 
-_OF_GENERATORS = ("max_queue_size", "workers", "use_multiprocessing")
-
-
 def _patch_models(keras: ModuleType) -> None:
     model = keras.Model
 
     def change(self: Any, kwargs: dict[str, Any]) -> None:
-        drop(kwargs, "compile", "experimental_run_tf_function", "sample_weight_mode")
+        drop(kwargs, "compile")
         if "experimental_steps_per_execution" in kwargs:
             used("compile(experimental_steps_per_execution=)")
             kwargs["steps_per_execution"] = kwargs.pop("experimental_steps_per_execution")
@@ -231,20 +213,18 @@ def _patch_models(keras: ModuleType) -> None:
     passed_on(owners[0], "compile", change)
     for name in ("fit", "evaluate", "predict"):
         owner = next(each for each in model.__mro__ if name in vars(each))
-        passed_on(owner, name, lambda self, kwargs: drop(kwargs, "fit", *_OF_GENERATORS))
+        passed_on(owner, name, lambda self, kwargs, name=name: drop(kwargs, name))
         if not hasattr(model, f"{name}_generator"):
             setattr(model, f"{name}_generator", _of_generator(name))
     base = keras.metrics.Metric
     if not hasattr(base, "reset_states"):
-        base.reset_states = _renamed("metric.reset_states()", "reset_state")
+        base.reset_states = _reset_states
 
 
-def _renamed(said: str, name: str) -> Callable[..., Any]:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        used(said)
-        return getattr(self, name)(*args, **kwargs)
-
-    return method
+def _reset_states(self: Any) -> None:
+    """`reset_state`, by its name in Keras 2."""
+    used("metric.reset_states()")
+    self.reset_state()
 
 
 def _of_generator(name: str) -> Callable[..., Any]:
@@ -258,6 +238,8 @@ def _of_generator(name: str) -> Callable[..., Any]:
         data = kwargs.pop("generator")
         for each in (*_OF_GENERATORS, "pickle_safe"):
             kwargs.pop(each, None)
+        if name != "fit":
+            kwargs.setdefault("verbose", 0)  # as it was
         steps = kwargs.get("steps_per_epoch" if name == "fit" else "steps")
         if steps is not None:
             kwargs["steps_per_epoch" if name == "fit" else "steps"] = int(steps)
@@ -292,7 +274,7 @@ def _patch_checkpoints(keras: ModuleType) -> None:
     @in_place_of(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         period = kwargs.pop("period", 1)
-        drop(kwargs, "ModelCheckpoint", "options", "load_weights_on_restart")
+        drop(kwargs, "ModelCheckpoint")
         given = signature.bind(self, *args, **kwargs).arguments
         path, weights = str(given["filepath"]), given.get("save_weights_only", False)
         endings = (".weights.h5",) if weights else (".keras", ".h5")
@@ -320,8 +302,19 @@ def _patch_checkpoints(keras: ModuleType) -> None:
 def _patch_variables(keras: ModuleType) -> None:
     variable = keras.Variable
     if not hasattr(variable, "ref"):
-        variable.ref = lambda self: self.value.ref()
-        variable.read_value = lambda self: self.value
+        variable.ref, variable.read_value = _ref, _read_value
+
+
+def _ref(self: Any) -> Any:
+    """What a dictionary takes as a key."""
+    used("variable.ref()")
+    return self.value.ref()
+
+
+def _read_value(self: Any) -> Any:
+    """The value as a tensor, which stays as it is when the variable changes."""
+    used("variable.read_value()")
+    return importlib.import_module("tensorflow").identity(self.value)
 
 
 def _keras(keras: ModuleType) -> None:
@@ -330,90 +323,7 @@ def _keras(keras: ModuleType) -> None:
     _patch_checkpoints(keras)
     _patch_variables(keras)
     keras_layers.patch(keras, passed_on, drop)
-    saving.patch(keras)
+    saving.patch(keras, drop)
 
 
-def _set_session(session: Any) -> None:
-    """Nothing: Keras 3 has no session, and TensorFlow takes GPUs from tf.config."""
-    used("backend.set_session()")
-
-
-_OF_GRAPHS = ("function", "get_session", "in_train_phase", "learning_phase", "placeholder",
-              "set_learning_phase")  # fmt: skip
-
-
-def _backend(module: ModuleType) -> None:
-    if original := vars(module).get("set_value"):  # it takes TensorFlow's variables only
-
-        def set_value(x: Any, value: Any) -> None:
-            """Let a variable of Keras, or of TensorFlow, hold a value."""
-            keras = importlib.import_module("keras")
-            return x.assign(value) if isinstance(x, keras.Variable) else original(x, value)
-
-        module.set_value = set_value
-
-    def look_up(name: str) -> Any:
-        if name == "set_session":
-            return _set_session
-        if name == "tensorflow_backend":
-            return module
-        if name in _OF_GRAPHS:
-            advice = "Keras 3 has no graph; tf.keras is Keras 2 with TF_USE_LEGACY_KERAS=1 set"
-            raise no_attribute(module, name, advice)
-        return _in_tf_keras(module, name)
-
-    missing(module, look_up)
-
-
-def _in_tf_keras(module: ModuleType, name: str) -> Any:
-    """What only tf.keras still has, under the name of the package `keras`."""
-    package = module.__name__
-    if package.startswith("keras.") and not package.startswith("keras._") and name[0] != "_":
-        found = getattr(importlib.import_module(f"keras._tf_keras.{package}"), name, None)
-        if found is not None:
-            used(f"{module.__name__}.{name}")
-            return found
-    raise no_attribute(module, name)
-
-
-def _functions(module: ModuleType) -> None:
-    """Losses and metrics that are functions: tf.keras has lost some that `keras` still has."""
-
-    def look_up(name: str) -> Any:
-        part = module.__name__.rpartition(".")[2]
-        of_keras = importlib.import_module(f"keras.{part}")
-        if name.startswith("_") or not hasattr(of_keras, name):
-            raise no_attribute(module, name)
-        used(f"tf.keras.{part}.{name}")
-        return getattr(of_keras, name)
-
-    missing(module, look_up)
-
-
-def _old_optimizers(module: ModuleType) -> None:
-    """`optimizers.legacy.Adam` and its like are the optimizers of Keras 3."""
-    optimizers = importlib.import_module("keras.optimizers")
-    if getattr(module.Adam, "__name__", "") != "LegacyOptimizerWarning":
-        return  # tf_keras's own
-    for name in [each for each in vars(module) if not each.startswith("_")]:
-        delattr(module, name)
-
-    def look_up(name: str) -> Any:
-        found = getattr(optimizers, name, None)
-        if name.startswith("_") or found is None:
-            raise no_attribute(module, name)
-        used(f"optimizers.legacy.{name}")
-        return found
-
-    missing(module, look_up)
-
-
-PATCHES: dict[str, Callable[[ModuleType], None]] = {"keras": _keras}
-for _root in _ROOTS:
-    PATCHES[f"{_root}.backend"] = _backend
-    PATCHES[f"{_root}.layers"] = keras_layers.layers
-    PATCHES[f"{_root}.optimizers.legacy"] = _old_optimizers
-    if _root != "keras":
-        PATCHES[f"{_root}.losses"] = PATCHES[f"{_root}.metrics"] = _functions
-for _name in ("keras.preprocessing", "keras.preprocessing.image"):
-    PATCHES[_name] = lambda module: missing(module, functools.partial(_in_tf_keras, module))
+PATCHES = {"keras": _keras}

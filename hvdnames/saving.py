@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import os
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -10,7 +11,7 @@ from hvdnames import used
 from hvdnames.imports import in_place_of
 
 
-def patch(keras: ModuleType) -> None:
+def patch(keras: ModuleType, drop: Callable[..., None]) -> None:
     """Let models be saved under the paths that Keras 2 took."""
     api = importlib.import_module("keras.src.saving.saving_api")
     model = keras.Model
@@ -36,7 +37,7 @@ def patch(keras: ModuleType) -> None:
         path = str(filepath)
         if max_shard_size is not None or path.endswith((".weights.h5", ".keras")):
             return save_weights(model, filepath, overwrite, max_shard_size, **kwargs)
-        kwargs.pop("save_format", None)
+        drop(kwargs, "save_weights")
         if path.endswith((".h5", ".hdf5")):
             used("save_weights('*.h5')")
             return _save_h5(model, path)
@@ -63,7 +64,7 @@ def patch(keras: ModuleType) -> None:
 
     @in_place_of(original)
     def method(self: Any, filepath: Any, overwrite: bool = True, *args: Any, **kwargs: Any) -> Any:
-        kwargs.pop("save_format", None)
+        drop(kwargs, "save_weights")
         return original(self, filepath, overwrite, *args, **kwargs)
 
     model.save_weights = method
@@ -71,15 +72,19 @@ def patch(keras: ModuleType) -> None:
 
 
 def _patch_h5(keras: ModuleType) -> None:
-    """A model from an .h5 file can be trained further, and its loss may have a short name."""
+    """A model from an .h5 file can be trained further; its loss may have a short name, and a layer
+    may be one that is gone."""
     legacy = importlib.import_module("keras.src.legacy.saving.legacy_h5_format")
     original = legacy.load_model_from_hdf5
 
     @in_place_of(original)
     def load(filepath: Any, custom_objects: Any = None, *args: Any, **kwargs: Any) -> Any:
         known = importlib.import_module("keras.src.losses").ALL_OBJECTS_DICT.items()
-        short = {name: value for name, value in known if inspect.isfunction(value)}
-        model = original(filepath, short | (custom_objects or {}), *args, **kwargs)
+        names = {name: value for name, value in known if inspect.isfunction(value)}
+        names["ThresholdedReLU"] = importlib.import_module(
+            "keras.src.legacy.layers"
+        ).ThresholdedReLU
+        model = original(filepath, names | (custom_objects or {}), *args, **kwargs)
         optimizer = model.optimizer
         if optimizer is not None and not getattr(optimizer, "_trainable_variables", True):
             _rebuild(model, filepath, legacy)

@@ -52,7 +52,8 @@ def _of_the_program(frame: FrameType | None) -> bool:
 
 def _only_looks(frame: FrameType) -> bool:
     """Whether code calls hasattr() or getattr(), and so looks for what TensorFlow has."""
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("CALL")
+    # Python 3.11 calls from PRECALL, too, once it has seen a call a few times.
+    return "CALL" in dis.opname[frame.f_code.co_code[frame.f_lasti]]
 
 
 def _without_v2(name: str) -> None:
@@ -89,7 +90,7 @@ def _first_version(tf: ModuleType, part: str, name: str) -> Any:
     """The name in a part ("", "train", ...) of tensorflow.compat.v1; raises AttributeError."""
     if (part, name) == ("", "estimator"):
         return _estimator()
-    if (part, name) == ("", "enable_eager_execution"):
+    if part == "" and name in ("enable_eager_execution", "enable_v2_behavior"):
         return _enable_eager_execution
     if (part, name) == ("", "set_random_seed"):
         return _set_random_seed
@@ -226,20 +227,27 @@ def _tensorflow(tf: ModuleType) -> None:
 
 
 def _patch_lazy_modules(tf: ModuleType) -> None:
-    """tf.losses and tf.metrics, which are Keras's and find their names by themselves."""
+    """tf.losses and tf.metrics, which find their names by themselves until Keras's modules of
+    these names, imported with the first one, take their places."""
     kind: Any = type(vars(tf)["losses"])
     if "__getattr__" not in vars(kind):
         return
     original: Callable[[Any, str], Any] = kind.__getattr__
     parts = {id(vars(tf)[part]): part for part in ("losses", "metrics", "initializers")}
+    placed = set()
 
     def __getattr__(self: Any, name: str) -> Any:
+        part = parts.get(id(self))
         try:
             return original(self, name)
         except AttributeError:
-            if id(self) not in parts:
+            if part is None:
                 raise
-            return _look_up(tf, parts[id(self)], self, name)
+            return _look_up(tf, part, self, name)
+        finally:
+            if part and part not in placed and (place := vars(tf)[part]) is not self:
+                placed.add(part)
+                missing(place, functools.partial(_look_up, tf, part, place))
 
     kind.__getattr__ = __getattr__
 

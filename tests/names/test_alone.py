@@ -81,7 +81,8 @@ FACTS = """
                       "/lib/site-packages/library.py", "eval")
     fact("a library that looks for TensorFlow 1", lambda: eval(library))
     names = ("Session", "ConfigProto", "set_random_seed", "contrib")
-    fact("a program that does so, too", lambda: [hasattr(tf, name) for name in names])
+    many = names * 10  # Python runs a call that it has seen a few times in another way
+    fact("a program that does so, too", lambda: [hasattr(tf, name) for name in many])
     fact("and by a default", lambda: getattr(tf, "placeholder", None))
     fact("still eager", lambda: tf.executing_eagerly())
     print(json.dumps(facts))

@@ -35,4 +35,20 @@ if hvd.rank() == 0:
     model.save("./exported", save_format="tf")
     hvd.load_model("./exported")
 assert isinstance(model.optimizer.variables, list)
+
+# One step more by hand with each of the others, with gradients that are averaged already.
+with tf.GradientTape() as tape:
+    loss = tf.reduce_mean((model(x)[:, 0] - y) ** 2)
+gradients = [hvd.allreduce(each) for each in tape.gradient(loss, model.trainable_variables)]
+legacy = tf.keras.optimizers.legacy
+for kind in (legacy.SGD, legacy.Adagrad, legacy.Adadelta, legacy.Ftrl, legacy.RMSprop):
+    before = model.get_weights()
+    pairs = zip(gradients, model.trainable_variables)
+    kind(0.1).apply_gradients(pairs, skip_gradients_aggregation=True)
+    for old, new, gradient in zip(before, model.get_weights(), gradients):
+        if kind is legacy.SGD:
+            np.testing.assert_allclose(new, old - 0.1 * np.asarray(gradient), atol=1e-6)
+        elif kind is not legacy.Ftrl:  # which may go past it, towards 0
+            assert ((new < old) == (np.asarray(gradient) > 0)).all()
+        assert not np.array_equal(new, old)
 weights = model.get_weights()
