@@ -227,3 +227,31 @@ def nbgrader(
         make_course(folder, labs or source() / "labs", numbers or [], students, exchange, name)
     except (BuildError, CourseError, OSError) as error:
         raise fail(str(error)) from None
+
+
+@app.command()
+def autograde(
+    lab: Annotated[str, typer.Argument(help="Such as 06.")],
+    course: Annotated[Path, typer.Option(help="The folder of `hvdlab nbgrader`.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Mark all of them again.")] = False,
+) -> None:
+    """Mark what was submitted of a lab, as `nbgrader autograde` does, several at a time.
+
+    Exit code 1 if a submission could not be marked.
+    """
+    from .grading import CourseError
+    from .grading.mark import mark
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends all as Ctrl-C does
+    try:
+        marked = dict(mark(course, lab, force))
+    except KeyboardInterrupt:
+        raise fail("interrupted; what is marked stays marked", 130) from None
+    except (CourseError, OSError) as error:
+        raise fail(str(error)) from None
+    problems = {student: problem for student, problem in marked.items() if problem}
+    for student, problem in problems.items():
+        print(f"not marked: {student}: {problem}")
+    print(f"marked: {len(marked) - len(problems)} of {len(marked)}")
+    if problems:
+        raise typer.Exit(1)
