@@ -255,7 +255,7 @@ def test_an_interrupt_leaves_the_marks_and_nothing_that_runs(course):
     """In a copy, where all would be marked again."""
     teacher = course.teacher.parent / "interrupted"
     shutil.copytree(course.teacher, teacher)
-    marked = {name: (teacher / "autograded" / name) for name in ("ada", "ben", "cyd")}
+    marked = {name: teacher / "autograded" / name / LAB for name in ("ada", "ben", "cyd")}
     shutil.rmtree(marked["cyd"])
     command = [sys.executable, "-m", "hvdlab", "autograde", LAB]
     marking = subprocess.Popen(command, cwd=teacher, stderr=subprocess.PIPE, text=True)
