@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..ending import end
 from ..progress import bar
 from . import machine
 
-Epoch = dict[str, object]
+Epoch = dict[str, Any]
 GRACE_S = 15.0
 
 
