@@ -48,7 +48,8 @@ def mark(course: Path, lab: str, force: bool = False) -> Iterator[tuple[str, str
             process.send_signal(signal.SIGINT)
         told = process.communicate()[1].strip()
         running.remove(process)
-        return told.splitlines()[-1] if process.returncode and told else ""
+        how = f"nbgrader ended with exit code {process.returncode}"
+        return (told.splitlines() or [how])[-1] if process.returncode else ""
 
     try:
         for submission, problem in several(one, submissions, "marking", "submission"):
