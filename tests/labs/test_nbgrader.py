@@ -279,6 +279,14 @@ def test_what_cannot_be_marked_is_told(course):
     assert "not marked: ben: " in done.stdout and "ada" not in done.stdout
 
 
+def test_an_nbgrader_that_ends_without_a_word_has_not_marked(tmp_path):
+    (tmp_path / "nbgrader_config.py").write_text("import os\nos._exit(3)")
+    (tmp_path / "submitted" / "ada" / LAB).mkdir(parents=True)
+    done = CliRunner().invoke(app, ["autograde", "01", "--course", str(tmp_path)])
+    assert done.exit_code == 1 and "marked: 0 of 1" in done.stdout
+    assert "not marked: ada: nbgrader ended with exit code 3" in done.stdout
+
+
 def test_there_must_be_something_to_mark(tmp_path):
     done = CliRunner().invoke(app, ["autograde", "01", "--course", str(tmp_path)])
     assert done.exit_code == 1 and "is no course's folder" in done.output
