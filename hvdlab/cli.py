@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from .cli_errors import errors, fail
 from .room_cli import app as room
-from .room_cli import fail
 from .slurm.command import app as slurm
 
 app = typer.Typer(
@@ -52,17 +52,13 @@ def data(
     """
     from .data.command import run
 
-    try:
+    with errors(RuntimeError, interrupted="interrupted; nothing half-written is left"):
         complete = run(
             sets=sets or [],
             targets=[part.strip() for part in for_.split(",") if part.strip()],
             root=root,
             sources=sources.split(",") if sources is not None else None,
         )
-    except KeyboardInterrupt:
-        raise fail("interrupted; nothing half-written is left", 130) from None
-    except RuntimeError as error:
-        raise fail(str(error)) from None
     if require_full and not complete:
         raise fail("not every data set is complete")
 
@@ -102,12 +98,8 @@ def compare(
     from .compare.command import run
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the jobs as Ctrl-C does
-    try:
+    with errors(RuntimeError, interrupted="interrupted; the jobs were ended"):
         run(script, np, epochs, arguments or [], max_repeats, again, out, minutes)
-    except KeyboardInterrupt:
-        raise fail("interrupted; the jobs were ended", 130) from None
-    except RuntimeError as error:
-        raise fail(str(error)) from None
 
 
 @app.command()
@@ -128,12 +120,8 @@ def build(
     from .builder import BuildError
     from .builder import build as build_labs
 
-    try:
+    with errors(BuildError, interrupted="interrupted"):
         build_labs(labs, numbers or [], run=not only_students)
-    except KeyboardInterrupt:
-        raise fail("interrupted", 130) from None
-    except BuildError as error:
-        raise fail(str(error)) from None
 
 
 @app.command()
@@ -157,10 +145,8 @@ def simulate(
     """Simulate training on any number of workers: step time, waiting, efficiency."""
     from .simulate.command import run
 
-    try:
+    with errors(ValueError):
         run(network, workers, algorithm, cluster, images_per_second, gbit, compression)
-    except ValueError as error:
-        raise fail(str(error)) from None
 
 
 @app.command()
@@ -182,10 +168,8 @@ def timeline(file: Annotated[Path, typer.Argument(help="What HOROVOD_TIMELINE na
     """Summarize a timeline: time in each phase, fused tensors, bytes, and who came last."""
     from .timeline.command import run
 
-    try:
+    with errors(OSError, ValueError):
         run(file)
-    except (OSError, ValueError) as error:
-        raise fail(str(error)) from None
 
 
 @app.command()
@@ -210,7 +194,9 @@ def check(
     from .check import command
     from .check.course import CheckError
 
-    try:
+    with errors(
+        CheckError, OSError, interrupted="interrupted; nothing of the check is left running", code=2
+    ):
         if advise:
             done = command.advise(advise, as_json, limit, table)
         elif lab is None:
@@ -219,10 +205,6 @@ def check(
             done = command.mark(lab, all_, out, as_json, limit)
         else:
             done = command.run(lab, script, as_json, limit, table)
-    except KeyboardInterrupt:
-        raise fail("interrupted; nothing of the check is left running", 130) from None
-    except (CheckError, OSError) as error:
-        raise fail(str(error), 2) from None
     if not done:
         raise typer.Exit(1)
 
@@ -239,10 +221,8 @@ def sabotage(
     from .check import command
     from .check.course import CheckError
 
-    try:
+    with errors(CheckError, OSError):
         command.sabotage(script, mistake, list_, reveal, out)
-    except (CheckError, OSError) as error:
-        raise fail(str(error)) from None
 
 
 @app.command("catch-up")
@@ -259,9 +239,5 @@ def catch_up(
     from .check import command
     from .check.course import CheckError
 
-    try:
+    with errors(CheckError, OSError, interrupted="interrupted; your script is as it was"):
         command.catch_up(lab, script, step, write, from_start)
-    except KeyboardInterrupt:
-        raise fail("interrupted; your script is as it was", 130) from None
-    except (CheckError, OSError) as error:
-        raise fail(str(error)) from None

@@ -106,7 +106,7 @@ class Check:
             rows.append(
                 f"<div style='margin:2px 0 2px 1.4em;text-indent:-1.4em'><span "
                 f"style='color:{colour};display:inline-block;width:1.4em;text-indent:0'>{sign}"
-                f"</span>{html.escape(what)}{more.replace('<br>', '<br>')}</div>"
+                f"</span>{html.escape(what)}{more}</div>"
             )
         colour = _SIGNS[self.result][1]
         head = html.escape(str(self).splitlines()[0])

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
+from .ending import end
 
 LIMIT = 120.0  # seconds: it ends a program that would hang
 _RANK = re.compile(r"^(\[1,(\d+)\]<(?:stdout|stderr)>:)(.*)$")
@@ -59,18 +58,12 @@ def run(
         env={**os.environ, **environment},
         start_new_session=True,
     )
-    family = psutil.Process(job.pid)
     try:
         text, _ = job.communicate(timeout=limit)
         code: int | None = job.returncode
     except BaseException as error:
-        ranks = family.children(recursive=True)
-        job.send_signal(signal.SIGINT)
-        _, alive = psutil.wait_procs([family, *ranks], timeout=8)
-        for process in alive:
-            process.kill()
+        end(job)
         text, _ = job.communicate()
-        psutil.wait_procs(alive, timeout=5)
         if not isinstance(error, subprocess.TimeoutExpired):
             raise
         code = None

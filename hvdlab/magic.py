@@ -34,7 +34,6 @@ LIMIT = 300.0  # seconds that a cell's program may run
 SHOWN = 1 << 16  # characters of output that a cell shows, so that notebooks stay small
 LAST = 1 << 12  # characters of its end that are shown all the same
 ENDLESS = 1 << 24  # characters after which a program is ended
-_PATIENCE = 8.0  # seconds between asking a job to end and killing it
 
 
 class CellFailed(BriefError):
@@ -150,6 +149,8 @@ def _read(line: str) -> tuple[list[str], list[str], float]:
 
 
 def _run(command: list[str], env: dict[str, str], limit: float) -> None:
+    from .ending import end  # psutil takes a moment to import
+
     job = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -160,13 +161,11 @@ def _run(command: list[str], env: dict[str, str], limit: float) -> None:
     )
     try:
         told = _show(job, time.monotonic() + limit)
-    except BaseException as error:
-        _end(job, signal.SIGINT)
-        if isinstance(error, KeyboardInterrupt):
-            raise BriefInterrupt("the program was ended on all ranks") from None
-        raise
+    except KeyboardInterrupt:
+        end(job)
+        raise BriefInterrupt("the program was ended on all ranks") from None
     finally:
-        _end(job, signal.SIGTERM)
+        end(job, signal.SIGTERM)
         job.stdout.close()
     if told == "time":
         raise CellFailed(
@@ -212,25 +211,3 @@ def _show(job: subprocess.Popen, deadline: float) -> str:
         left_out = printed - SHOWN - len(end)
         print(f"\n... {left_out:,} characters are left out here ...\n{end}" if left_out else end)
     return why
-
-
-def _end(job: subprocess.Popen, how: signal.Signals) -> None:
-    """Ask the job to end, then kill it with all that it has started."""
-    import psutil
-
-    if job.poll() is not None:
-        return
-    try:
-        started = psutil.Process(job.pid).children(recursive=True)
-        job.send_signal(how)  # horovodrun ends its ranks
-        job.wait(_PATIENCE)
-    except (psutil.NoSuchProcess, subprocess.TimeoutExpired):
-        pass
-    for process in started:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            pass
-    if job.poll() is None:
-        job.kill()
-    job.wait()

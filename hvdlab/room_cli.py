@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import signal
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from .cli_errors import errors, fail
+
 app = typer.Typer()
-
-
-def fail(message: str, code: int = 1) -> typer.Exit:
-    """Say on stderr what went wrong; raise the result."""
-    print(f"hvdlab: {message}", file=sys.stderr, flush=True)
-    return typer.Exit(code)
 
 
 @app.command()
@@ -32,10 +27,8 @@ def handout(
     """
     from .handout import write
 
-    try:
+    with errors(ValueError, OSError):
         written, different = write(folder, everything=all_)
-    except (ValueError, OSError) as error:
-        raise fail(str(error)) from None
     notebooks = sum(path.suffix == ".ipynb" and "solution" not in path.parts for path in written)
     print(f"{folder}: {len(written)} files written, {notebooks} of them notebooks to work through")
     if different:
@@ -51,10 +44,8 @@ def reset(
     """Set one lab back to what was handed out, in this folder's course; your work is kept."""
     from .handout import reset as set_back
 
-    try:
+    with errors(ValueError, OSError):
         path, kept = set_back(lab, Path.cwd())
-    except (ValueError, OSError) as error:
-        raise fail(str(error)) from None
     print(f"{path} is as it was handed out")
     if kept:
         print(f"What you had there is in {kept}")
@@ -81,12 +72,8 @@ def rehearse(
     from .rehearse.command import run
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the labs as Ctrl-C does
-    try:
+    with errors(BuildError, OSError, interrupted="interrupted"):
         ready = run(labs or ["day"], students, out)
-    except KeyboardInterrupt:
-        raise fail("interrupted", 130) from None
-    except (BuildError, OSError) as error:
-        raise fail(str(error)) from None
     if not ready:
         raise typer.Exit(1)
 
@@ -112,12 +99,8 @@ def bundle(
         raise fail(f"there is no extra {', '.join(sorted(unknown))} among {', '.join(EXTRAS)}", 2)
     if "tensorflow" in left_out:
         left_out.add("tensorflow-cpu")
-    try:
+    with errors(BundleError, DataError, OSError, interrupted="interrupted"):
         size = make(file, tuple(extra for extra in EXTRAS if extra not in left_out))
-    except KeyboardInterrupt:
-        raise fail("interrupted", 130) from None
-    except (BundleError, DataError, OSError) as error:
-        raise fail(str(error)) from None
     print(f"{file}: {size / 1e9:.2f} GB")
     print(f"On each machine: python3 {file.name} hvdlite-course")
     print(f"To hand it out in the room: hvdlab serve-bundle {file} --host 0.0.0.0")
@@ -185,7 +168,7 @@ def join(
     """
     from .board import send
 
-    try:
+    with errors(ValueError, OSError):
         if leave:
             send.leave()
             print("nothing is sent to a board any more")
@@ -194,8 +177,6 @@ def join(
         else:
             called, answer = send.join(address, name)
             print(f"your checks go to the board as {called}" + (f"; {answer}" if answer else ""))
-    except (ValueError, OSError) as error:
-        raise fail(str(error)) from None
 
 
 @app.command()
@@ -223,7 +204,29 @@ def nbgrader(
     from .grading import CourseError, make_course
     from .handout import source
 
-    try:
+    with errors(BuildError, CourseError, OSError):
         make_course(folder, labs or source() / "labs", numbers or [], students, exchange, name)
-    except (BuildError, CourseError, OSError) as error:
-        raise fail(str(error)) from None
+
+
+@app.command()
+def autograde(
+    lab: Annotated[str, typer.Argument(help="Such as 06.")],
+    course: Annotated[Path, typer.Option(help="The folder of `hvdlab nbgrader`.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Mark all of them again.")] = False,
+) -> None:
+    """Mark what was submitted of a lab, as `nbgrader autograde` does, several at a time.
+
+    Exit code 1 if a submission could not be marked.
+    """
+    from .grading import CourseError
+    from .grading.mark import mark
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends all as Ctrl-C does
+    with errors(CourseError, OSError, interrupted="interrupted; what is marked stays marked"):
+        marked = dict(mark(course, lab, force))
+    problems = {student: problem for student, problem in marked.items() if problem}
+    for student, problem in problems.items():
+        print(f"not marked: {student}: {problem}")
+    print(f"marked: {len(marked) - len(problems)} of {len(marked)}")
+    if problems:
+        raise typer.Exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 # Okabe and Ito's palette: told apart by nearly everyone, and in grey too.
@@ -25,11 +26,11 @@ def figure(columns: int = 1, width: float = 5.2, height: float = 3.8) -> tuple[F
     return fig, axes
 
 
-def label(axes: object, title: str, x: str, y: str) -> None:
+def label(axes: Axes, title: str, x: str, y: str) -> None:
     """Title and axis names; write units in the names, such as "time (s)"."""
-    axes.set_title(title, color=INK, fontsize=11)  # type: ignore[attr-defined]
-    axes.set_xlabel(x, color=INK)  # type: ignore[attr-defined]
-    axes.set_ylabel(y, color=INK)  # type: ignore[attr-defined]
+    axes.set_title(title, color=INK, fontsize=11)
+    axes.set_xlabel(x, color=INK)
+    axes.set_ylabel(y, color=INK)
 
 
 def show(fig: Figure, alt: str) -> None:

@@ -89,9 +89,12 @@ def _ask(address: str, argv: list[str]) -> int:
 
 def _serve(address: str, modules: list[str]) -> None:
     """Fork for each request; end the forks whose askers are gone, and all with the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt ends the imports without a word
     for name in modules:
         importlib.import_module(name)
     gc.freeze()
+    # From here on it is the parent's, which may go on, and the ranks'.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = socket.socket(socket.AF_UNIX)
     server.bind(address)
     server.listen()
@@ -138,6 +141,7 @@ def _become(request: dict, files: list[int]) -> None:
     """Be the rank: its environment, its folder, its files, its program."""
     import runpy
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])

@@ -7,7 +7,9 @@ import os
 import re
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
+from typing import IO
 
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -21,11 +23,16 @@ _NOISE = r"^(\[.*?\](<stderr>:)? ?)?([IWE]0000 |WARNING: All log messages before
 
 
 def execute(
-    notebook: NotebookNode, folder: Path, extra_path: Path | None = None, strict: bool = False
+    notebook: NotebookNode,
+    folder: Path,
+    extra_path: Path | None = None,
+    strict: bool = False,
+    log: Path | None = None,
 ) -> NotebookNode:
     """Run all cells in a kernel of this Python that works in `folder`; returns the notebook.
 
     With `strict` an exercise that its check doesn't find done counts as a cell that failed.
+    What its processes write elsewhere than into the notebook goes to `log`, or to the terminal.
 
     Raises:
         BuildError: a cell failed, took too long, or the kernel died.
@@ -41,13 +48,16 @@ def execute(
     if strict:
         env["NBGRADER_EXECUTION"] = "autograde"  # checks raise errors, as for the autograder
     try:
-        _execute(notebook, folder, env)
+        with open(log, "wb") if log else nullcontext() as file:
+            _execute(notebook, folder, env, file)
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         raise BuildError(f"a cell failed or did not end:\n{error}") from None
     return notebook
 
 
-def _execute(notebook: NotebookNode, folder: Path, env: dict[str, str]) -> None:
+def _execute(
+    notebook: NotebookNode, folder: Path, env: dict[str, str], log: IO[bytes] | None
+) -> None:
     """Run it, with a second try where the kernel has not come up.
 
     Jupyter gives a kernel ports that are free, and another process may take one before it does.
@@ -64,7 +74,7 @@ def _execute(notebook: NotebookNode, folder: Path, env: dict[str, str]) -> None:
             resources={"metadata": {"path": str(folder)}},
         )
         try:
-            client.execute(env=env)
+            client.execute(env=env, stdout=log, stderr=log)
         finally:  # or a client whose kernel has not come up complains when Python ends
             atexit.unregister(client._cleanup_kernel)
 

@@ -21,7 +21,7 @@ from . import cache, report
 from .analysis import Run, spread_hides
 from .job import CompareError, Job, run
 from .machine import cores, describe, gpus, gpus_for, versions
-from .trial import Estimate, announce, images_for, try_out
+from .trial import announce, images_for, try_out
 
 __all__ = ["CompareError", "Comparison", "Job", "Run", "compare", "default_np", "run"]
 
@@ -159,23 +159,33 @@ def _fill(
         jobs, reference = [[replace(j, arguments=limited) for j in js] for js in (jobs, reference)]
     if again or not all(cache.load(cache.key(job, 0)) for job in jobs):
         announce([jobs[0], *reference, *jobs[1:]], rounds, result.images, estimate)
+
+    def once_more(one: Run) -> None:
+        name = cache.key(one.job, len(one.repeats))
+        found = None if again else cache.load(name)
+        if found is None:
+            expected = estimate.of_epoch(one.job, result.images) if estimate else None
+            found = run(one.job, expected=expected)
+            cache.store(name, found)
+        one.repeats.append(found)
+
     for job in jobs:
         result.runs.append(Run(job))
-        _once_more(result.runs[-1], again, estimate, result.images)
+        once_more(result.runs[-1])
     on_cpu = result.baseline.last.get("device", "cpu") == "cpu"
     if on_cpu and reference:
         result.runs.insert(1, Run(reference[0], reference=True))
-        _once_more(result.runs[1], again, estimate, result.images)
+        once_more(result.runs[1])
     for _ in range(rounds - 1):
         for one in result.runs:
-            _once_more(one, again, estimate, result.images)
+            once_more(one)
     while len(result.baseline.repeats) < max_repeats:
         open_runs = _open(result)
         if not open_runs:
             break
         # The baseline runs again too: whatever else the machine does then, both meet it.
         for one in [result.baseline, *open_runs]:
-            _once_more(one, again, estimate, result.images)
+            once_more(one)
 
 
 def _open(result: Comparison) -> list[Run]:
@@ -189,13 +199,3 @@ def _open(result: Comparison) -> list[Run]:
             noisy_base or run.is_noisy or (not run.reference and spread_hides(run, result.baseline))
         )
     ]
-
-
-def _once_more(one: Run, again: bool, estimate: Estimate | None, images: int | None) -> None:
-    name = cache.key(one.job, len(one.repeats))
-    epochs = None if again else cache.load(name)
-    if epochs is None:
-        expected = estimate.of_epoch(one.job, images) if estimate and images else None
-        epochs = run(one.job, expected=expected)
-        cache.store(name, epochs)
-    one.repeats.append(epochs)

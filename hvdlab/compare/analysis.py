@@ -55,12 +55,8 @@ class Run:
         half of them, so that more repeats narrow it down. Beside a single steady epoch the
         first epoch has to show the spread: too wide is safer than none.
         """
-        rates = [float(epoch["images_per_second"]) for epoch in self.steady]  # type: ignore[arg-type]
-        every = [
-            float(epoch["images_per_second"])  # type: ignore[arg-type]
-            for epochs in self.repeats
-            for epoch in epochs
-        ]
+        rates = [epoch["images_per_second"] for epoch in self.steady]
+        every = [epoch["images_per_second"] for epochs in self.repeats for epoch in epochs]
         if len(rates) >= 4:
             low, middle, high = statistics.quantiles(rates, n=4, method="inclusive")
             return Range(middle, low, high)
@@ -80,15 +76,12 @@ class Run:
     @property
     def accuracy(self) -> float:
         """Test accuracy after the last epoch, 0 to 1; the median of the repeats."""
-        return statistics.median(
-            float(epochs[-1]["accuracy"])  # type: ignore[arg-type]
-            for epochs in self.repeats
-        )
+        return statistics.median(epochs[-1]["accuracy"] for epochs in self.repeats)
 
     @property
     def others_cpu(self) -> float:
         """The largest share of the processors that other programs took, 0 to 1."""
-        return max(float(epochs[-1].get("others_cpu", 0)) for epochs in self.repeats)  # type: ignore[arg-type]
+        return max(float(epochs[-1].get("others_cpu", 0)) for epochs in self.repeats)
 
     @property
     def last(self) -> Epoch:

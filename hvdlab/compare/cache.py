@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import platformdirs
 
+from ..data.catalog import DataError
+from ..data.files import write_whole
 from . import machine
 from .job import Epoch, Job
 
@@ -49,11 +52,5 @@ def store(name: str, epochs: list[Epoch]) -> None:
     """Keep a run's epochs; without room or permission the run is just done again later."""
     if any(epoch.get("is_sample") for epoch in epochs):
         return  # the next run may find the full data
-    path = _path(name)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_suffix(f".{os.getpid()}")
-        new.write_text(json.dumps(epochs))
-        os.replace(new, path)
-    except OSError:
-        pass
+    with contextlib.suppress(DataError):
+        write_whole(_path(name), json.dumps(epochs).encode())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -12,13 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import psutil
-
+from ..ending import end
 from ..progress import bar
 from . import machine
 
-Epoch = dict[str, object]
+Epoch = dict[str, Any]
 GRACE_S = 15.0
 
 
@@ -106,7 +105,7 @@ def run(
                     shown.time_goes_on()
                     time.sleep(0.1)
             finally:
-                _end(process)
+                end(process, patience=GRACE_S)
         if process.returncode != 0 or not epochs:
             raise CompareError(_story(command, process.returncode, output, job))
         others = load.share()
@@ -156,30 +155,6 @@ def _read(log: Path) -> list[Epoch]:
 
 def _in_short(epoch: Epoch) -> str:
     return f"{epoch['images_per_second']:,.0f} images/s, accuracy {epoch['accuracy']:.3f}"
-
-
-def _end(process: subprocess.Popen) -> None:
-    """End the job and everything that it started: politely, then firmly."""
-    if process.poll() is not None:
-        return
-    try:
-        family = psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        family = []
-    for way in (signal.SIGINT, signal.SIGTERM):
-        process.send_signal(way)
-        try:
-            process.wait(GRACE_S)
-            break
-        except subprocess.TimeoutExpired:
-            continue
-    else:
-        process.kill()
-        process.wait()
-    _, alive = psutil.wait_procs(family, timeout=3)
-    for one in alive:
-        one.kill()
-    psutil.wait_procs(alive, timeout=3)
 
 
 def _story(command: list[str], code: int, output: Path, job: Job) -> str:

@@ -32,11 +32,11 @@ def table(comparison: Comparison) -> Table:
             for epoch in epochs:
                 view.add_row(
                     f"  epoch {epoch['epoch']}{' (warm-up)' if epoch['is_warmup'] else ''}",
-                    _seconds(float(epoch["seconds"])),  # type: ignore[arg-type]
+                    _seconds(epoch["seconds"]),
                     f"{epoch['images_per_second']:,.0f}",
                     "",
                     "",
-                    f"{100 * float(epoch['accuracy']):.2f} %",  # type: ignore[arg-type]
+                    f"{100 * epoch['accuracy']:.2f} %",
                     style="dim" if epoch["is_warmup"] else None,
                 )
         _sum_up(view, run, comparison)
@@ -49,7 +49,7 @@ def _seconds(time: float) -> str:
 
 def _sum_up(view: Table, run: Run, comparison: Comparison) -> None:
     ratio = speedup(run, comparison.baseline)
-    seconds = [float(epoch["seconds"]) for epoch in run.steady]  # type: ignore[arg-type]
+    seconds = [epoch["seconds"] for epoch in run.steady]
     view.add_row(
         "  steady",
         _seconds(statistics.median(seconds)) if seconds else "",
@@ -101,11 +101,11 @@ def notes(comparison: Comparison) -> list[str]:
 
 def _batch(run: Run) -> str:
     last = run.last
-    total = int(last["batch_size"]) * run.job.np  # type: ignore[call-overload]
-    steps = -(-int(last["images"]) // total)  # type: ignore[call-overload]
+    total = int(last["batch_size"]) * run.job.np
+    steps = -(-int(last["images"]) // total)
     return (
         f"{run.job.title}: {last['batch_size']} images a step and process, so a total batch of "
-        f"{total} and {steps} steps an epoch; learning rate {float(last['learning_rate']):g} "  # type: ignore[arg-type]
+        f"{total} and {steps} steps an epoch; learning rate {last['learning_rate']:g} "
         f"before its decay; {last['device']}; test accuracy {100 * run.accuracy:.2f} %."
     )
 
@@ -130,7 +130,7 @@ def figure(comparison: Comparison) -> Figure:
         epochs = run.repeats[-1]
         right.plot(
             [epoch["epoch"] for epoch in epochs],
-            [100 * float(epoch["accuracy"]) for epoch in epochs],  # type: ignore[arg-type]
+            [100 * epoch["accuracy"] for epoch in epochs],
             marker="o",
             color=COLOURS[place % len(COLOURS)],
             label=run.job.title,

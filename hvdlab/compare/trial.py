@@ -39,10 +39,10 @@ def try_out(job: Job, again: bool) -> Estimate:
     trial = replace(job, epochs=1, arguments=(*job.arguments, f"--limit={IMAGES}"))
     name = cache.key(trial, 0)
     if not again and (kept := cache.load(name)):
-        return Estimate(*kept[0]["estimate"])  # type: ignore[misc]
+        return Estimate(*kept[0]["estimate"])
     start = time.monotonic()
     *_, last = run(trial, "a trial")
-    wall, training = time.monotonic() - start, float(last["seconds"])  # type: ignore[arg-type]
+    wall, training = time.monotonic() - start, last["seconds"]
     # The script tests on as many images as it trains on, which takes a third of the time.
     estimate = Estimate(wall - training, training / IMAGES * 4 / 3)
     cache.store(name, [{**last, "estimate": [estimate.start, estimate.image]}])

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tqdm import tqdm
+
 from ..progress import bar
 from .catalog import DataSet
 from .files import find_file, find_set
@@ -216,14 +218,14 @@ def _command(command: list[str], work: Path, title: str, expected: int | None = 
         raise SourceError(f"{' '.join(command[:2])} failed: {_last_error(output)}")
 
 
-def _follow(progress: object, work: Path, expected: int | None) -> None:
+def _follow(progress: tqdm, work: Path, expected: int | None) -> None:
     size = 0
     for top, _, names in os.walk(work):
         for name in names:
             with contextlib.suppress(OSError):  # it was moved in between
                 size += os.stat(os.path.join(top, name)).st_size
     size = min(size, expected) if expected else size
-    progress.update(max(0, size - progress.n))  # type: ignore[attr-defined]
+    progress.update(max(0, size - progress.n))
 
 
 def _last_error(output: Path) -> str:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-import psutil
+from ..ending import end
 
 LIMIT = 120.0  # seconds for one question; importing TensorFlow from a cold network disk takes long
 OK, ABSENT, PROBLEM = "ok", "absent", "problem"
@@ -51,31 +51,13 @@ def ask(command: list[str], limit: float = LIMIT, **env: str) -> str:
     except subprocess.TimeoutExpired:
         raise NoAnswer(f"no answer within {limit:g} s") from None
     finally:
-        _end(job)
+        end(job, signal.SIGTERM, 5)  # a launcher ends its ranks
+        for stream in (job.stdout, job.stderr):
+            stream.close()
     if job.returncode:
         told = [line for line in (err + out).splitlines() if line.strip()]
         raise NoAnswer(told[-1].strip() if told else f"ended with exit code {job.returncode}")
     return out.strip()
-
-
-def _end(job: subprocess.Popen) -> None:
-    if job.poll() is None:
-        family = [job]
-        try:
-            family += psutil.Process(job.pid).children(recursive=True)
-            job.send_signal(signal.SIGTERM)  # a launcher ends its ranks
-            job.wait(5)
-        except (psutil.NoSuchProcess, subprocess.TimeoutExpired):
-            pass
-        for process in family:
-            try:
-                process.kill()
-            except (psutil.NoSuchProcess, ProcessLookupError):
-                pass
-        job.wait()
-        psutil.wait_procs(family[1:], timeout=5)
-    for stream in (job.stdout, job.stderr):
-        stream.close()
 
 
 def ask_python(code: str, limit: float = LIMIT) -> str:

@@ -38,7 +38,7 @@ def explain(notes: dict[int, Note], ended: dict[int, str], now: float | None = N
         if not note.get("call"):
             lines.append(f"rank {rank} works at {where}: {note['code']}")
             continue
-        for_whom = _peers(rank, note, notes, ended)
+        for_whom = _peers(note, notes, ended)
         lines.append(
             f"rank {rank} waits in {note['call']}{_for(for_whom, ended)}, since "
             f"{max(0, now - note['since']):.0f} s, at {where}: {note['code']}"
@@ -48,10 +48,8 @@ def explain(notes: dict[int, Note], ended: dict[int, str], now: float | None = N
     return "\n".join(lines + _moral(notes, ended))
 
 
-def _peers(
-    rank: int, note: Note, notes: dict[int, Note], ended: dict[int, str]
-) -> list[int] | None:
-    """The ranks that this one waits for; None if that can't be known."""
+def _peers(note: Note, notes: dict[int, Note], ended: dict[int, str]) -> list[int] | None:
+    """The ranks that the one of this note waits for; None if that can't be known."""
     if note["peers"] is None:  # a collective: all that are not in the same call
         others = [r for r, other in notes.items() if other.get("call") != note["call"]]
         return sorted([*others, *ended]) or None
@@ -72,7 +70,7 @@ def _moral(notes: dict[int, Note], ended: dict[int, str]) -> list[str]:
     """What follows from it: a circle, or a rank that will not come."""
     if not all(note.get("call") for note in notes.values()):
         return []
-    waits_for = {rank: _peers(rank, note, notes, ended) for rank, note in notes.items()}
+    waits_for = {rank: _peers(note, notes, ended) for rank, note in notes.items()}
     gone = sorted({p for peers in waits_for.values() for p in peers or [] if p in ended})
     if gone:
         who = ", ".join(f"rank {rank}" for rank in gone)

@@ -78,6 +78,17 @@ def _finish(*requests: MPI.Request) -> None:
         raise
 
 
+@contextmanager
+def _meanwhile(request: MPI.Request) -> Iterator[None]:
+    """The block runs while the request is under way; then it is waited for."""
+    try:
+        yield
+    except BaseException:
+        _abandoned.append(request)
+        raise
+    _finish(request)
+
+
 class Request(MPI.Request):
     """What isend, irecv and their kind return; waiting for it can be interrupted."""
 
@@ -123,15 +134,9 @@ class Comm(MPI.Intracomm):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
-        with waiting("sendrecv", _source(source)):
-            request = super().isend(sendobj, dest, sendtag)
-            try:
-                received = self.recv(None, source, recvtag, status)
-            except BaseException:
-                _abandoned.append(request)
-                raise
-            _finish(request)
-            return received
+        request = super().isend(sendobj, dest, sendtag)
+        with waiting("sendrecv", _source(source)), _meanwhile(request):
+            return self.recv(None, source, recvtag, status)
 
     # One to one, arrays
 
@@ -169,14 +174,9 @@ class Comm(MPI.Intracomm):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
-        with waiting("Sendrecv", _source(source)):
-            request = super().Isend(sendbuf, dest, sendtag)
-            try:
-                self.Recv(recvbuf, source, recvtag, status)
-            except BaseException:
-                _abandoned.append(request)
-                raise
-            _finish(request)
+        request = super().Isend(sendbuf, dest, sendtag)
+        with waiting("Sendrecv", _source(source)), _meanwhile(request):
+            self.Recv(recvbuf, source, recvtag, status)
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
         return Request(super().isend(obj, dest, tag))

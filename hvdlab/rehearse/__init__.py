@@ -39,15 +39,17 @@ class Run:
     promised: int  # minutes, by the lab's first cell
     cards: int  # minutes, by the cards of its exercises; extra ones are for those who are done
     waited: float = 0.0  # seconds in which cells ran, of the slowest student
-    longest: tuple[float, str] = (0.0, "")  # seconds and first line of the slowest cell
+    longest: tuple[float, str] = (0.0, "")  # seconds of the slowest cell, the heading above it
     seen: Seen = field(default_factory=Seen)
     problems: list[str] = field(default_factory=list)
+    logs: list[Path] = field(default_factory=list)  # what was written past the notebooks
 
 
 def rehearse(wanted: list[str], students: int, out: Path) -> Iterator[Run]:
     """Run these labs, or those of a schedule, and yield what was seen of each.
 
-    The executed notebooks, with each cell's time, go to `out`.
+    The executed notebooks, with each cell's time, go to `out`, with logs of what was written
+    past them, where something was.
 
     Raises:
         BuildError: there is no such lab.
@@ -67,6 +69,9 @@ def _run(lab: Lab, make: Callable[[Lab], NotebookNode], students: int, out: Path
     promised = re.search(r"\*\*Time\*\*: (\d+)", lab.cells[0].source)
     name, solved = lab.path.parent.name, make is instructor
     run = Run(name[:2], solved, int(promised[1]) if promised else 0, minutes)
+    kind = "solved" if solved else "unsolved"
+    files = [out / f"{name}-{kind}-{number}.ipynb" for number in range(1, students + 1)]
+    logs = [file.with_suffix(".log") for file in files]
     with tempfile.TemporaryDirectory(
         prefix="hvdlab-rehearse-", ignore_cleanup_errors=True
     ) as folder:
@@ -76,7 +81,8 @@ def _run(lab: Lab, make: Callable[[Lab], NotebookNode], students: int, out: Path
         with Watch(folder) as run.seen, ThreadPoolExecutor(students) as pool:
             notebooks = [make(lab) for _ in places]
             works = [place / "labs" / name for place in places]
-            runs = [pool.submit(_execute, *each) for each in zip(notebooks, works, strict=True)]
+            todo = zip(notebooks, works, logs, strict=True)
+            runs = [pool.submit(_execute, *each) for each in todo]
             try:
                 told = [each.result() for each in runs]
             except BaseException:  # an interrupt: without their kernels the threads end
@@ -92,8 +98,12 @@ def _run(lab: Lab, make: Callable[[Lab], NotebookNode], students: int, out: Path
             run.problems.append(f"{left} processes were left; hvdlab has ended them")
         run.seen.disk = sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file())
         run.seen.disk //= students
-    for number, (notebook, problem) in enumerate(zip(notebooks, told, strict=True), 1):
-        file = out / f"{name}-{'solved' if solved else 'unsolved'}-{number}.ipynb"
+    for log in logs:
+        if log.stat().st_size:
+            run.logs.append(log)
+        else:
+            log.unlink()
+    for number, (notebook, file, problem) in enumerate(zip(notebooks, files, told, strict=True), 1):
         nbformat.write(notebook, file)
         if problem:
             run.problems.append(f"student {number}: {problem} ({file.name})")
@@ -104,9 +114,9 @@ def _run(lab: Lab, make: Callable[[Lab], NotebookNode], students: int, out: Path
     return run
 
 
-def _execute(notebook: NotebookNode, folder: Path) -> str:
+def _execute(notebook: NotebookNode, folder: Path, log: Path) -> str:
     try:
-        execute(notebook, folder, handout.source() if handout.is_checkout() else None)
+        execute(notebook, folder, handout.source() if handout.is_checkout() else None, log=log)
     except BuildError as error:
         lines = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines()
         return f"{lines[0]} {lines[-1]}"
@@ -114,7 +124,11 @@ def _execute(notebook: NotebookNode, folder: Path) -> str:
 
 
 def _times(notebook: NotebookNode) -> Iterator[tuple[float, str]]:
+    """Seconds of each cell, and the heading that it stands under."""
+    heading = ""
     for cell in notebook.cells:
+        if cell.source.startswith("#") and cell.cell_type == "markdown":
+            heading = cell.source.splitlines()[0].lstrip("# ")
         marks = cell.metadata.get("execution", {})
         if "iopub.execute_input" in marks and "shell.execute_reply" in marks:
             began, ended = (
@@ -123,7 +137,7 @@ def _times(notebook: NotebookNode) -> Iterator[tuple[float, str]]:
             )
             # Two threads of the kernel note these: of a short cell the end may come first.
             seconds = max(0.0, (ended - began).total_seconds())
-            yield seconds, cell.source.strip().splitlines()[0]
+            yield seconds, heading
 
 
 def _not_done(notebook: NotebookNode, solved: bool) -> Iterator[str]:

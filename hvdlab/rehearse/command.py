@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import html
 import platform
+import shutil
+import textwrap
 from datetime import datetime
 from pathlib import Path
 
 import psutil
-from rich.console import Console
 
 from ..compare.machine import cores, cpu_name
 from ..doctor import examine
 from ..doctor.asking import PROBLEM
 from . import Run, rehearse
 
-_HEAD = ("lab", "", "promised", "cards", "waiting", "longest cell", "processes", "memory", "ports",
-         "disk")  # fmt: skip
+_HEAD = ("lab", "", "promised", "cards", "waiting", "longest cell", "processes", "memory",
+         "ports", "open ports", "disk", "the longest cell is in")  # fmt: skip
+_LINE = "{} {:3} {:8} {:>9} {:>7} {:>8} {:>13} {:>10} {:>10}"  # of the first eight of them
 
 
 def run(wanted: list[str], students: int, out: Path) -> bool:
@@ -24,38 +26,49 @@ def run(wanted: list[str], students: int, out: Path) -> bool:
 
     Raises BuildError where there is no such lab.
     """
-    console, runs = Console(), []
+    runs: list[Run] = []
     todo = [f"{f.what}: {f.detail}. {f.fix}" for f in examine() if f.state == PROBLEM]
     for each in rehearse(wanted, students, out):
+        if not runs:
+            print(_LINE.format(" ", *_HEAD))
         runs.append(each)
-        row = dict(zip(_HEAD[2:], _row(each)[2:], strict=True))
-        told = ", ".join(f"{name} {value}" for name, value in row.items())
-        sign = "✘" if each.problems else "✔"
-        console.print(f"{sign} lab {each.lab} {_row(each)[1]}: {told}", markup=False)
-        for problem in each.problems:
-            console.print(f"    {problem}", markup=False)
+        print(_LINE.format("✘" if each.problems else "✔", *_row(each)), flush=True)
+        _list(each.problems)
     todo += _advice(runs, students)
-    for line in todo:
-        console.print(f"To do: {line}", markup=False)
+    if todo:
+        print("To do:")
+        _list(todo)
     page = out / "rehearsal.html"
     page.write_text(_page(runs, todo, students), encoding="utf-8")
-    console.print(f"{'Ready' if not todo else 'Not ready yet'}; the page: {page}", markup=False)
+    print(f"{'Ready' if not todo else 'Not ready yet'}; the page: {page}")
     return not todo
 
 
+def _list(lines: list[str]) -> None:
+    """Print them below each other; a path or a command is never broken."""
+    wrapped = textwrap.TextWrapper(
+        shutil.get_terminal_size().columns, initial_indent="  - ", subsequent_indent="    ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    for line in lines:
+        print(wrapped.fill(line), flush=True)
+
+
 def _row(run: Run) -> list[str]:
-    seconds, cell = run.longest
+    seconds, heading = run.longest
     return [
         run.lab,
         "solved" if run.solved else "unsolved",
         f"{run.promised} min",
         f"{run.cards} min",
         f"{run.waited:.0f} s",
-        f"{seconds:.0f} s ({cell[:40]})",
+        f"{seconds:.0f} s",
         f"{run.seen.processes}",
         f"{run.seen.memory / 2**20:,.0f} MiB",
-        f"{run.seen.ports} ({run.seen.open_ports} beyond loopback)",
+        f"{run.seen.ports}",
+        f"{run.seen.open_ports}",
         f"{run.seen.disk / 2**20:,.1f} MiB",
+        heading,
     ]
 
 
@@ -64,13 +77,14 @@ def _advice(runs: list[Run], students: int) -> list[str]:
     todo = [f"lab {run.lab}: {problem}" for run in runs for problem in run.problems]
     memory = max((run.seen.memory for run in runs), default=0)
     if memory > 0.8 * psutil.virtual_memory().total:
-        todo.append(f"memory: {students} students took {memory / 2**30:.1f} GiB of this machine's")
+        took = f"{_students(students)} took {memory / 2**30:.1f} GiB"
+        todo.append(f"memory: {took} of this machine's")
     fetched = {name: size for run in runs for name, size in run.seen.fetched.items()}
     if fetched:
         size, largest = sum(fetched.values()) / 2**20, max(fetched, key=fetched.__getitem__)
         todo.append(
-            f"{len(fetched)} files ({size:,.1f} MiB) were fetched, such as {largest}; without "
-            "the network they would be missing: hvdlab data --require-full, and HVDLITE_DATA_DIR"
+            f"{size:,.1f} MiB were fetched, such as {largest}; without the network they would be "
+            "missing: hvdlab data --require-full, and HVDLITE_DATA_DIR"
         )
     if asked := {address for run in runs for address in run.seen.asked}:
         todo.append(f"the labs asked {', '.join(sorted(asked))}: does that answer in the room?")
@@ -84,6 +98,10 @@ def _advice(runs: list[Run], students: int) -> list[str]:
     return todo
 
 
+def _students(number: int) -> str:
+    return "one student" if number == 1 else f"{number} students"
+
+
 def _page(runs: list[Run], todo: list[str], students: int) -> str:
     def cells(kind: str, texts: list[str]) -> str:
         return "".join(f"<{kind}>{html.escape(text)}</{kind}>" for text in texts)
@@ -91,14 +109,19 @@ def _page(runs: list[Run], todo: list[str], students: int) -> str:
     rows = "".join(f"<tr>{cells('td', _row(run))}</tr>" for run in runs)
     advice = cells("li", todo) or "<li>nothing</li>"
     where = f"{platform.node()}, {cpu_name()}, {cores()} cores, "
-    where += f"{psutil.virtual_memory().total / 2**30:.0f} GiB; {students} at once"
+    where += f"{psutil.virtual_memory().total / 2**30:.0f} GiB; {_students(students)} at a time"
+    logs = ", ".join(f"<a href='{log.name}'>{log.name}</a>" for run in runs for log in run.logs)
+    logs = logs and f"<p>What was written past the notebooks, on a terminal: {logs}</p>"
     return (
         "<!doctype html><html lang='en'><meta charset='utf-8'><title>Rehearsal</title><style>"
-        "body{font:15px sans-serif;margin:2em}table{border-collapse:collapse}"
-        "td,th{border-bottom:1px solid #ccc;padding:3px 9px;text-align:left}</style>"
+        "body{font:15px sans-serif;margin:2em;max-width:75em}table{border-collapse:collapse}"
+        "td,th{border-bottom:1px solid #ccc;padding:3px 9px;text-align:right;white-space:nowrap}"
+        "tr>:nth-child(2),tr>:last-child{text-align:left}</style>"
         f"<h1>Rehearsal, {datetime.now():%Y-%m-%d %H:%M}</h1><p>{html.escape(where)}</p>"
         f"<h2>To do</h2><ul>{advice}</ul><h2>Labs</h2>"
-        "<p>A lab's real time is its cards and the waiting. Processes, memory and ports are those "
-        "of all students together at the worst moment; waiting is that of the slowest.</p>"
-        f"<table><tr>{cells('th', list(_HEAD))}</tr>{rows}</table></html>\n"
+        "<p>Promised is what a lab's first cell says. What it really takes is the minutes of its "
+        "cards, without the extra exercises, and the waiting for its cells. Processes, memory and "
+        "ports are those of all students together at the worst moment; open ports are those that "
+        "other machines can reach. Waiting is that of the slowest student, disk that of one.</p>"
+        f"<table><tr>{cells('th', list(_HEAD))}</tr>{rows}</table>{logs}</html>\n"
     )

@@ -13,6 +13,7 @@ import platformdirs
 import psutil
 
 from .. import watchdog
+from ..data.export import keras_folder
 
 MARK = "HVDLAB_REHEARSAL"  # in the environment of all its processes: its folder
 EVERY = 1.0  # seconds between two looks
@@ -28,7 +29,7 @@ class Seen:
     open_ports: int = 0  # of them those that other machines can reach
     disk: int = 0  # bytes
     asked: set[str] = field(default_factory=set)  # addresses beyond this machine
-    fetched: dict[str, int] = field(default_factory=dict)  # new files in caches, bytes
+    fetched: dict[str, int] = field(default_factory=dict)  # what came from elsewhere: files, bytes
 
 
 class Watch:
@@ -41,7 +42,7 @@ class Watch:
 
     def __enter__(self) -> Seen:
         os.environ[MARK] = self.folder
-        self._before = _caches()
+        self._before = _downloads()
         self._thread.start()
         return self.seen
 
@@ -49,7 +50,7 @@ class Watch:
         self._end.set()
         self._thread.join()
         del os.environ[MARK]
-        now = _caches()
+        now = _downloads()
         self.seen.fetched = {name: now[name] for name in now.keys() - self._before.keys()}
 
     def _look(self) -> None:
@@ -75,8 +76,20 @@ class Watch:
             ports[connection.laddr.port] = not ipaddress.ip_address(connection.laddr.ip).is_loopback
 
 
-def _caches() -> dict[str, int]:
-    """The files where the course's programs keep what they have fetched."""
-    places = [platformdirs.user_cache_path("hvdlite"), Path.home() / ".keras"]
-    places += [Path.home() / ".cache" / name for name in ("torch", "huggingface")]
-    return {str(p): p.stat().st_size for each in places for p in each.rglob("*") if p.is_file()}
+def _downloads() -> dict[str, int]:
+    """The files in the folders that the course's programs keep for what they fetch alone.
+
+    Beside these lies what they have computed, and would compute again: timings, compiled kernels,
+    lists of fonts, settings. Files that begin with a dot are notes on a download, such as locks.
+    """
+    cache, home = platformdirs.user_cache_path, os.environ.get
+    places = [cache("hvdlite") / "data", keras_folder(), keras_folder().with_name("models")]
+    places.append(Path(home("TORCH_HOME") or cache("torch")) / "hub")
+    places.append(Path(home("HF_HOME") or cache("huggingface")) / "hub")
+    return {
+        str(path): path.stat().st_size
+        for place in places
+        for path in place.rglob("*")
+        if path.is_file() and not path.is_symlink()
+        if not any(part.startswith(".") for part in path.relative_to(place).parts)
+    }

@@ -25,6 +25,7 @@ Sources of the figures:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from .clusters import PUBLISHED_CLUSTER
 from .networks import INCEPTION_V3, RESNET101, VGG16, Network
@@ -58,9 +59,9 @@ PUBLISHED: tuple[Published, ...] = (
 )
 
 
-def reproduce(figure: Published, **changes: object) -> Step:
+def reproduce(figure: Published, **changes: Any) -> Step:
     """Simulate a published run; `changes` are arguments of step() that ask "what if"."""
-    assumed: dict[str, object] = {
+    assumed: dict[str, Any] = {
         "workers": figure.workers,
         "cluster": PUBLISHED_CLUSTER,
         "alone": BATCH / figure.images_per_second,
@@ -68,4 +69,4 @@ def reproduce(figure: Published, **changes: object) -> Step:
         "jitter": JITTER,
         **changes,
     }
-    return step(figure.network, **assumed)  # type: ignore[arg-type]
+    return step(figure.network, **assumed)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..cli_errors import errors
 from .cluster import Cluster, SlurmError, own_address, pmix_cure, version
 
 app = typer.Typer(
@@ -21,19 +20,9 @@ Node = Annotated[str, typer.Argument(help="Such as node2.")]
 Job = Annotated[str, typer.Argument(help="The number that sbatch printed.")]
 
 
-@contextmanager
-def _errors() -> Iterator[None]:
-    """A user's mistake or a missing program is a message, not a traceback."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("hvdlab: interrupted; `hvdlab slurm down` clears up", file=sys.stderr)
-        raise typer.Exit(130) from None
-    except BrokenPipeError:  # such as `| head`; typer ends quietly
-        raise
-    except (SlurmError, OSError) as error:
-        print(f"hvdlab: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+_errors = partial(
+    errors, SlurmError, OSError, interrupted="interrupted; `hvdlab slurm down` clears up"
+)
 
 
 @app.command()

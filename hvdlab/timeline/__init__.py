@@ -16,9 +16,10 @@ import base64
 import gzip
 import html
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from .read import Arrival, Phase, Span, Timeline, in_bytes, load
+from .read import COLUMNS, Arrival, Phase, Span, Timeline, in_bytes, load
 
 __all__ = ["Arrival", "Phase", "Span", "Timeline", "load", "show", "summary"]
 
@@ -79,29 +80,10 @@ def summary(whole: Timeline, part: Timeline, path: Path) -> str:
             f"The picture shows {part.first:.3f} s to {part.last:.3f} s of {whole.seconds:.3f} s; "
             "<code>start=</code> and <code>end=</code> choose another part."
         )
-    rows = "".join(
-        f"<tr><td style='text-align:left'>{html.escape(one.name)}</td><td>{1e3 * one.seconds:,.1f}"
-        f"</td><td>{one.calls:,}</td><td>{one.tensors:,}</td>"
-        f"<td>{one.tensors / one.calls:,.1f}</td>"
-        f"<td>{in_bytes(one.bytes)}</td></tr>"
-        for one in whole.phases()
-    )
-    late = whole.late()
-    waits = "".join(
-        f"<tr><td style='text-align:left'>rank {rank}</td><td>{times:,}</td>"
-        f"<td>{1e3 * seconds:,.1f}</td></tr>"
-        for rank, (times, seconds) in late.items()
-    )
-    head = "<th style='text-align:left'>{}</th><th>{}</th>".format
-    tables = (
-        f"<table><tr>{head('phase', 'time (ms)')}<th>calls</th><th>tensors</th>"
-        f"<th>tensors a call</th><th>data</th></tr>{rows}</table>"
-    )
-    if waits:
-        tables += (
-            f"<table><tr>{head('came last', 'times')}<th>the others waited (ms)</th></tr>"
-            f"{waits}</table>"
-        )
+    tables = _table(COLUMNS, [one.row for one in whole.phases()])
+    if late := whole.late():
+        waits = [(f"rank {rank}", f"{n:,}", f"{1e3 * s:,.1f}") for rank, (n, s) in late.items()]
+        tables += _table(("came last", "times", "the others waited (ms)"), waits)
     perfetto = (
         f"To look at every microsecond: {_download(path)}, open <a href='https://ui.perfetto.dev' "
         "target='_blank'>ui.perfetto.dev</a>, and drag the file into it. Your browser reads it; "
@@ -109,6 +91,15 @@ def summary(whole: Timeline, part: Timeline, path: Path) -> str:
         "same."
     )
     return "".join(f"<p>{note}</p>" for note in [*notes, tables, perfetto])
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(kind: str, texts: Sequence[str]) -> str:
+        first, *rest = map(html.escape, texts)
+        others = "".join(f"<{kind}>{text}</{kind}>" for text in rest)
+        return f"<tr><{kind} style='text-align:left'>{first}</{kind}>{others}</tr>"
+
+    return f"<table>{line('th', head)}{''.join(line('td', row) for row in rows)}</table>"
 
 
 def _download(path: Path) -> str:

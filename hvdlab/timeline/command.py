@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from .read import in_bytes, load
+from .read import COLUMNS, load
 
 
 def run(path: Path) -> None:
@@ -17,13 +17,11 @@ def run(path: Path) -> None:
     """
     timeline = load(path)
     console = Console()
-    table = Table("phase", title=f"{path.name}, {timeline.seconds:.3f} s")
-    for column in ("time (ms)", "calls", "tensors", "tensors a call", "data"):
+    table = Table(COLUMNS[0], title=f"{path.name}, {timeline.seconds:.3f} s")
+    for column in COLUMNS[1:]:
         table.add_column(column, justify="right")
     for one in timeline.phases():
-        cells = (f"{1e3 * one.seconds:,.1f}", f"{one.calls:,}", f"{one.tensors:,}")
-        average = f"{one.tensors / one.calls:,.1f}"
-        table.add_row(one.name, *cells, average, in_bytes(one.bytes))
+        table.add_row(*one.row)
     console.print(table)
     for rank, (times, seconds) in timeline.late().items():
         console.print(f"rank {rank} came last {times:,} times; waited: {1e3 * seconds:,.1f} ms")

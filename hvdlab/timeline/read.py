@@ -14,6 +14,10 @@ _SIZES = {"float64": 8, "int64": 8, "uint64": 8, "float16": 2, "bfloat16": 2, "i
           "uint16": 2, "int8": 1, "uint8": 1, "bool": 1}  # fmt: skip
 
 
+# What a table tells of each phase.
+COLUMNS = ("phase", "time (ms)", "calls", "tensors", "tensors a call", "data")
+
+
 @dataclass(frozen=True)
 class Span:
     """What a tensor did from `start` to `end` (seconds); `depth` 1 lies inside of depth 0.
@@ -55,6 +59,12 @@ class Phase:
     calls: int
     tensors: int
     bytes: int
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """As COLUMNS of a table."""
+        times = (f"{1e3 * self.seconds:,.1f}", f"{self.calls:,}", f"{self.tensors:,}")
+        return (self.name, *times, f"{self.tensors / self.calls:,.1f}", in_bytes(self.bytes))
 
 
 @dataclass(frozen=True)

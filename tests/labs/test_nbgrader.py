@@ -3,9 +3,11 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -17,9 +19,11 @@ from nbgrader.apps import NbGraderApp
 from nbgrader.nbgraderformat import MetadataValidator
 from nbgrader.preprocessors import ClearHiddenTests, ClearSolutions
 from traitlets.config import Config
+from typer.testing import CliRunner
 
 from hvdlab.builder import find, instructor, paths, read
 from hvdlab.check.confine import landlock_version
+from hvdlab.cli import app
 from hvdlab.grading import configure, make_course
 from hvdlab.grading.execute import MARK
 
@@ -64,7 +68,7 @@ class Course:
         self.temporary = folder / "t"
         for made in (self.exchange, self.temporary):
             made.mkdir()
-        patch.setattr(tempfile, "tempdir", str(self.temporary))
+        patch.setenv("TMPDIR", str(self.temporary))
         patch.setenv("JUPYTER_DATA_DIR", str(folder / "data"))
         patch.setenv("JUPYTER_CONFIG_DIR", str(folder / "config"))
         patch.setenv("PYTHONPATH", str(LABS.parent))
@@ -182,7 +186,8 @@ def mark_a_class(course: Course) -> Course:
     course.submit("cyd", cyd)
 
     course.nbgrader("collect", LAB)
-    course.nbgrader("autograde", LAB)
+    done = CliRunner().invoke(app, ["autograde", "1", "--course", str(course.teacher)])
+    assert done.exit_code == 0 and "marked: 3 of 3" in done.stdout, done.output
     course.nbgrader("generate_feedback", LAB)
     return course
 
@@ -225,20 +230,69 @@ def test_a_submission_has_ranks_but_not_what_is_the_teachers(course):
         assert "refused" in told and not (course.teacher / "mine.txt").exists()
 
 
-@pytest.mark.slow
-def test_nothing_of_a_submission_is_left(course):
-    left = []
+def left(course: Course) -> list[list[str]]:
+    found = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(MARK, "").startswith(str(course.temporary)):
-                left.append(process.cmdline())
+                found.append(process.cmdline())
         except (psutil.Error, OSError):
             continue
-    assert left == []
+    return found
+
+
+@pytest.mark.slow
+def test_nothing_of_a_submission_is_left(course):
+    assert left(course) == []
     assert list(course.temporary.iterdir()) == []
     for student in ("ada", "cyd"):  # their engines' files are in memory
         folder = re.search(r"files in (/\S+)", course.told(student))[1]
         assert not os.path.exists(folder)
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_the_marks_and_nothing_that_runs(course):
+    """In a copy, where all would be marked again."""
+    teacher = course.teacher.parent / "interrupted"
+    shutil.copytree(course.teacher, teacher)
+    marked = {name: teacher / "autograded" / name / LAB for name in ("ada", "ben", "cyd")}
+    shutil.rmtree(marked["cyd"])
+    command = [sys.executable, "-m", "hvdlab", "autograde", LAB]
+    marking = subprocess.Popen(command, cwd=teacher, stderr=subprocess.PIPE, text=True)
+    while not any("sleep" in command for command in left(course)):  # cyd's
+        assert marking.poll() is None
+        time.sleep(0.2)
+    marking.send_signal(signal.SIGINT)
+    assert "interrupted; what is marked stays marked" in marking.communicate(timeout=60)[1]
+    assert marking.returncode == 130
+    assert left(course) == [] and list(course.temporary.iterdir()) == []
+    assert [name for name, folder in marked.items() if folder.exists()] == ["ada", "ben"]
+
+
+@pytest.mark.slow
+def test_what_cannot_be_marked_is_told(course):
+    broken = course.teacher.parent / "broken"
+    shutil.copytree(course.teacher, broken, ignore=shutil.ignore_patterns("cyd"))
+    (broken / "submitted" / "ben" / LAB / f"{LAB}.ipynb").write_text("no notebook")
+    done = CliRunner().invoke(app, ["autograde", "01", "--course", str(broken), "--force"])
+    assert done.exit_code == 1 and "marked: 1 of 2" in done.stdout
+    assert "not marked: ben: " in done.stdout and "ada" not in done.stdout
+
+
+def test_an_nbgrader_that_ends_without_a_word_has_not_marked(tmp_path):
+    (tmp_path / "nbgrader_config.py").write_text("import os\nos._exit(3)")
+    (tmp_path / "submitted" / "ada" / LAB).mkdir(parents=True)
+    done = CliRunner().invoke(app, ["autograde", "01", "--course", str(tmp_path)])
+    assert done.exit_code == 1 and "marked: 0 of 1" in done.stdout
+    assert "not marked: ada: nbgrader ended with exit code 3" in done.stdout
+
+
+def test_there_must_be_something_to_mark(tmp_path):
+    done = CliRunner().invoke(app, ["autograde", "01", "--course", str(tmp_path)])
+    assert done.exit_code == 1 and "is no course's folder" in done.output
+    (tmp_path / "nbgrader_config.py").touch()
+    done = CliRunner().invoke(app, ["autograde", "01", "--course", str(tmp_path)])
+    assert done.exit_code == 1 and "no submission of lab 01" in done.output
 
 
 @pytest.mark.slow

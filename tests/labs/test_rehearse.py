@@ -1,8 +1,11 @@
 """A rehearsal of a small lab: what it measures, what it finds, and what it leaves behind."""
 
+import fnmatch
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,13 +13,14 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from hvdlab import builder, handout, watchdog
 from hvdlab.cli import app
 from hvdlab.rehearse import SCHEDULES, Run, rehearse
 from hvdlab.rehearse.command import _advice
-from hvdlab.rehearse.watch import MARK
+from hvdlab.rehearse.watch import MARK, Watch
 
 LAB = """\
 # %% [markdown]
@@ -77,11 +81,29 @@ with Check("more") as check:
 # %% [markdown]
 # ## Summary
 """
+# What the programs of a lab leave in the home of whoever runs them; with a file, what they fetch.
+CACHES = """\
+import sys
+from pathlib import Path
+import keras, matplotlib.pyplot, torch
+from torch.utils import cpp_extension
+from hvdlab import data
+from hvdlab.compare import cache
+from hvdlab.data.fetch import cache_folder
+from hvdlab.data.files import write_whole
+cache.store("timing", [{"seconds": 1.0}])
+assert data.load("mnist", sources=["mirror"]).is_sample  # the failure is noted in its folder
+write_whole(Path(cpp_extension.get_default_build_root(), "kernel.so"), b"compiled")
+if sys.argv[1:]:
+    there = Path(sys.argv[1]).resolve().as_uri()
+    keras.utils.get_file("images.npz", there)
+    torch.hub.load_state_dict_from_url(there, file_name="weights.pt")
+    write_whole(cache_folder(data.SETS["mnist"]) / "train-images-idx3-ubyte", b"images")
+"""
 COSTS = """\
 server = socket.create_server(("127.0.0.1", 0))
-cache = Path.home() / ".cache/torch"
-cache.mkdir(parents=True, exist_ok=True)
-(cache / "weights").write_bytes(bytes(2 << 20))
+print("noise", file=sys.__stderr__, flush=True)
+subprocess.run("echo more >&2", shell=True)
 Path("result").write_bytes(bytes(3 << 20))
 time.sleep(4)"""
 
@@ -113,11 +135,12 @@ def test_it_says_what_a_lab_costs(course, tmp_path):
     for run in (solved, unsolved):
         assert run.problems == []
         assert (run.promised, run.cards) == (1, 3)
-        assert run.waited >= run.longest[0] >= 4 and run.longest[1].startswith("server =")
+        assert run.waited >= run.longest[0] >= 4 and run.longest[1] == "Exercise: more"
         assert run.seen.processes >= 2 and run.seen.memory > 20 << 20
         assert run.seen.ports >= 2 and run.seen.disk >= 3 << 20
-    assert list(solved.seen.fetched.values()) == [2 << 20] and not unsolved.seen.fetched
-    (tmp_path / "out/07_small-solved-2.ipynb").exists()
+        assert not run.seen.fetched
+        assert [log.read_text() for log in run.logs] == ["noise\nmore\n"] * 2
+    assert [log.name for log in solved.logs] == ["07_small-solved-1.log", "07_small-solved-2.log"]
     kept = nbformat.read(tmp_path / "out/07_small-unsolved-1.ipynb", 4)
     assert any("iopub.execute_input" in cell.metadata.get("execution", {}) for cell in kept.cells)
 
@@ -156,24 +179,53 @@ def test_an_interrupt_ends_all_of_it(course, tmp_path, moment):
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
-def test_the_command_writes_a_page_and_says_what_to_do(course, tmp_path, monkeypatch):
+def test_the_command_writes_a_page_and_says_what_to_do(course, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("hvdlab.rehearse.command.examine", list)
     course(code="'<b>'")
     done = CliRunner().invoke(app, ["rehearse", "07", "--out", "out"], env={"COLUMNS": "300"})
     assert done.exit_code == 1 and "lab 07 promises 1 minutes" in done.output, done.output
     page = (tmp_path / "out/rehearsal.html").read_text()
     assert len(re.findall("<tr>", page)) == 3 and "promises 1 minutes" in page
-    assert "<b>" not in page
+    assert "<b>" not in page and ".log" not in page and not list(tmp_path.glob("out/*.log"))
+    course(code="print('noise', file=sys.__stderr__, flush=True)")
+    capfd.readouterr()
+    done = CliRunner().invoke(app, ["rehearse", "07", "--out", "out"], env={"COLUMNS": "80"})
+    assert max(map(len, done.output.splitlines())) <= 80
+    assert "noise" not in done.output + "".join(capfd.readouterr())
+    assert "<a href='07_small-solved-1.log'>" in (tmp_path / "out/rehearsal.html").read_text()
     done = CliRunner().invoke(app, ["rehearse", "12"])
     assert done.exit_code == 1 and "there is no lab 12" in done.output
 
 
+def test_only_what_comes_from_elsewhere_was_fetched(course, tmp_path, monkeypatch):
+    for name in ("KERAS_HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "MPLCONFIGDIR"):
+        monkeypatch.delenv(name, raising=False)
+    torch.save({}, tmp_path / "weights")
+    (tmp_path / "program.py").write_text(CACHES)
+
+    def fetched(*arguments: str) -> set[str]:
+        with Watch(str(tmp_path)) as seen:
+            subprocess.run([sys.executable, "program.py", *arguments], check=True, timeout=120)
+        return {str(Path(path).relative_to(tmp_path / "home")) for path in seen.fetched}
+
+    assert fetched() == set()
+    home = {str(path.relative_to(tmp_path / "home")) for path in (tmp_path / "home").rglob("*")}
+    for made in ("hvdlite/compare/timing.json", "matplotlib/*", "torch_extensions/*kernel.so"):
+        assert fnmatch.filter(home, f"cache/{made}")
+    assert ".keras/keras.json" in home and "cache/hvdlite/data/mnist/.last-failure.json" in home
+    assert fetched("weights") == {
+        ".keras/datasets/images.npz",
+        "cache/torch/hub/checkpoints/weights.pt",
+        "cache/hvdlite/data/mnist/train-images-idx3-ubyte",
+    }
+
+
 def test_what_was_fetched_is_told_by_its_largest_file():
     run = Run("07", True, 9, 3)
-    run.seen.fetched = {"/a/.lock": 0, "/b/images": 3 << 20}
+    run.seen.fetched = {"/a/labels": 0, "/b/images": 3 << 20}
     run.seen.asked.add("192.0.2.1")
     fetched, asked = _advice([run], 1)
-    assert fetched.startswith("2 files (3.0 MiB) were fetched, such as /b/images")
+    assert fetched.startswith("3.0 MiB were fetched, such as /b/images")
     assert "the labs asked 192.0.2.1" in asked
 
 

@@ -1,0 +1,63 @@
+"""`nbgrader autograde` for a whole class, some submissions at a time."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..several import several
+from . import CourseError
+
+
+def mark(course: Path, lab: str, force: bool = False) -> Iterator[tuple[str, str]]:
+    """Mark what students have submitted of a lab; each student, and what went wrong, if anything.
+
+    Each submission has an nbgrader for itself. An interrupt ends those that are running: what was
+    marked before stays, and nothing else is left.
+
+    Args:
+        course: the course's folder.
+        lab: such as "06" or "06_pytorch".
+        force: mark again what is marked already.
+
+    Raises:
+        CourseError: there is no course, or nothing was submitted.
+    """
+    if not (course / "nbgrader_config.py").is_file():
+        raise CourseError(f"{course.resolve()} is no course's folder; hvdlab nbgrader makes one")
+    submissions = sorted(path for path in course.glob(f"submitted/*/{lab.zfill(2)}*/"))
+    if not submissions:
+        raise CourseError(f"no submission of lab {lab} in {course.resolve() / 'submitted'}")
+    running: set[subprocess.Popen] = set()
+    ended = threading.Event()
+
+    def one(submission: Path) -> str:
+        student, options = submission.parent.name, ["--force"] if force else []
+        process = subprocess.Popen(
+            [sys.executable, "-m", "nbgrader", "autograde", submission.name, f"--student={student}",
+             *options],
+            cwd=course, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,  # an interrupt comes from here, and once
+        )  # fmt: skip
+        running.add(process)
+        if ended.is_set():
+            process.send_signal(signal.SIGINT)
+        told = process.communicate()[1].strip()
+        running.remove(process)
+        how = f"nbgrader ended with exit code {process.returncode}"
+        return (told.splitlines() or [how])[-1] if process.returncode else ""
+
+    try:
+        for submission, problem in several(one, submissions, "marking", "submission"):
+            yield submission.parent.name, problem
+    finally:
+        ended.set()
+        left = list(running)
+        for process in left:
+            process.send_signal(signal.SIGINT)
+        for process in left:
+            process.wait()
