@@ -44,9 +44,12 @@ def _init(case: Case) -> Finding:
     missing = [rank for rank, each in enumerate(case.ranks) if not each.inits]
     if missing:
         errors = [case.ranks[rank].phase(0).error or "" for rank in missing]
+        trained = any(
+            case.ranks[n].phase(0).steps or case.ranks[n].phase(0).pending for n in missing
+        )
+        # An error may have come before; a script that was stopped may only have been slow.
         early = all(error and not error.startswith(NO_INIT) for error in errors)
-        if case.recording.stopped:  # it may only have been slow
-            early = not any(case.ranks[rank].phase(0).steps for rank in missing)
+        early = not trained and (early or bool(case.recording.stopped))
         names = " and ".join(f"rank {rank}" for rank in missing)
         return UNSEEN if early else OPEN, f"no init() on {names}"
     sizes = [each.inits[0]["size"] for each in case.ranks]

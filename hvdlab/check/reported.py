@@ -9,7 +9,6 @@ from operator import mul
 
 from .evidence import SMALL, Case, Epoch, Event, Finding, Phase, Unseen
 from .run import RANKS
-from .training import share_of_the_loss
 from .verdict import DONE, OPEN, WRONG
 
 UNWEIGHTED = "mean of means, whose parts differ in size"
@@ -119,9 +118,9 @@ def _own_values(phases: list[Phase], number: int, name: str, value: float) -> li
     epochs = [phase.epochs[number] for phase in phases]
     own = [getattr(epoch, name) for epoch in epochs]
     whole = [epoch.whole_loss for epoch in epochs]
-    share = share_of_the_loss([step for phase in phases for step in phase.steps])
-    if name == "loss" and None not in own + whole and share < 1:
-        own = whole  # backward() had a part of it only
+    if name == "loss" and None not in own + whole:
+        if not 0.7 * sum(whole) < sum(own) < 1.4 * sum(whole):
+            own = whole  # backward() had a part of it, or a multiple
     return _sent(phases, number, value) if None in own else own
 
 
