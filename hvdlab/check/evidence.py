@@ -116,6 +116,7 @@ class Rank:
     logged: list[Event] = field(default_factory=list)  # by the script, on stderr
     asked: list[Event] = field(default_factory=list)  # of the runtime, for rank() and size()
     decisions: list[Event] = field(default_factory=list)  # of callbacks, by what metric
+    here: list[Event] = field(default_factory=list)  # where it was when the run was stopped
     images: int = 0  # in the training set
     finished: bool = False  # it came to the end of all phases
 
@@ -193,7 +194,7 @@ def _read_rank(events: list[Event]) -> Rank:
     batches, reduced, tests, sent = 0, 0, False, None
     lists = {"init": rank.inits, "gpu": rank.gpus, "threads": rank.threads, "fit": rank.fits,
              "outside": rank.outside, "network": rank.network, "asked": rank.asked,
-             "logged": rank.logged,
+             "logged": rank.logged, "here": rank.here,
              "decision": rank.decisions}  # fmt: skip
     for event in events:
         kind = event["event"]

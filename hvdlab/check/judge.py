@@ -43,10 +43,9 @@ def judge(script: Script, name: str, recording: Recording) -> Verdict:
 def _init(case: Case) -> Finding:
     missing = [rank for rank, each in enumerate(case.ranks) if not each.inits]
     if missing:
-        errors = [case.ranks[rank].phase(0).error or "" for rank in missing]
-        trained = any(
-            case.ranks[n].phase(0).steps or case.ranks[n].phase(0).pending for n in missing
-        )
+        phases = [case.ranks[rank].phase(0) for rank in missing]
+        trained = any(phase.steps or phase.pending for phase in phases)
+        errors = [phase.error or "" for phase in phases]
         # An error may have come before; a script that was stopped may only have been slow.
         early = all(error and not error.startswith(NO_INIT) for error in errors)
         early = not trained and (early or bool(case.recording.stopped))

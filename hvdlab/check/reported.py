@@ -118,9 +118,8 @@ def _own_values(phases: list[Phase], number: int, name: str, value: float) -> li
     epochs = [phase.epochs[number] for phase in phases]
     own = [getattr(epoch, name) for epoch in epochs]
     whole = [epoch.whole_loss for epoch in epochs]
-    if name == "loss" and None not in own + whole:
-        if not 0.7 * sum(whole) < sum(own) < 1.4 * sum(whole):
-            own = whole  # backward() had a part of it, or a multiple
+    if name == "loss" and None not in own + whole and not 0.7 < sum(own) / sum(whole) < 1.4:
+        own = whole  # backward() had a part of it, or a multiple
     return _sent(phases, number, value) if None in own else own
 
 
