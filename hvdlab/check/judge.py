@@ -113,11 +113,11 @@ def _device_of_run(case: Case, number: int, locals_: list[int]) -> Finding:
 
 def _chosen(events: list[dict]) -> tuple[list[int], str]:
     """The GPUs that a rank uses in a run, and in words."""
+    if len(events) > 1 and events[0].get("index") == 0 and events[0]["how"] == "used":
+        events = events[1:]  # a device without a number, before one was set
     lists = [event["chosen"] for event in events if "chosen" in event]
     set_, used = ([e["index"] for e in events if e["how"] == how] for how in ("set", "used"))
     numbers = lists[-1] if lists else sorted({*used, *set_[-1:]})
-    if not lists and used[:1] == [0] and len(numbers) > 1:
-        numbers.remove(0)  # a device without a number, before one was set
     if not numbers:
         words = "sees all GPUs" if lists and events[-1]["how"] == "session" else "uses no GPU"
         return [], words if lists else "chooses no GPU"

@@ -35,6 +35,7 @@ def metrics(case: Case) -> Finding:
     if not any(phase.epochs[0].ids for phase in phases):
         raise Unseen("no training images were seen, and so not where an epoch ends")
     told: dict[str, str] = {}
+    same = ""
     for number, report in enumerate(reports[:count]):
         for name in ("loss", "accuracy"):
             value = report.get(name)
@@ -42,6 +43,7 @@ def metrics(case: Case) -> Finding:
                 continue
             own = _own_values(phases, number, name, value)
             if None in own or _close(*own):
+                same = name if None not in own else same
                 continue
             text = (
                 f"epoch {number + 1}: {name} was {own[0]:.4f} on rank 0 and {own[1]:.4f} "
@@ -53,6 +55,8 @@ def metrics(case: Case) -> Finding:
             told.setdefault(name, text)
     if "loss" not in told and not _any_small(phases):
         return OPEN, "no loss and no accuracy went from one rank to the other"
+    if not told and same:
+        raise Unseen(f"both ranks had the same {same}: whether it is a mean can't be seen")
     if not told:
         return OPEN, "the metrics that went between the ranks are not those reported"
     return DONE, next(iter(told.values()))
