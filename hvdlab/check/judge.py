@@ -179,13 +179,14 @@ def _resumes_from_another(case: Case) -> bool:
 def _rank0(case: Case) -> Finding:
     if not any(phase.steps or phase.ended and not phase.error for phase in case.phases(0)):
         raise Unseen("the run ended before the first step")
-    recording, texts, wrong = case.recording, [], False
+    recording, texts, shown, wrong = case.recording, [], [], False
     for rank in range(RANKS):
         # What a script logs on purpose; warnings of libraries are not its doing.
         logged = [event["text"] for event in case.ranks[rank].logged]
         logged = logged or [x for x in recording.logged[rank] if x.startswith("INFO:")]
         lines, files = [*recording.printed[rank], *logged], recording.files[rank]
         wrong |= bool(rank and (lines or files))
+        shown.append(len(lines))
         text = f"printed {len(lines)} lines and wrote {len(files)} files"
         if rank and lines:
             text += f", such as {lines[0][:50]!r}"
@@ -197,7 +198,9 @@ def _rank0(case: Case) -> Finding:
     nothing = not recording.files[0] or not (recording.printed[0] or not is_version)
     if nothing and not all(phase.ended and not phase.error for phase in case.phases(0)):
         raise Unseen(f"{told}; the run ended early")
-    return WRONG if nothing and is_version else DONE, told
+    if not is_version:  # it need not print, nor write, unless it was told where
+        nothing = nothing and shown[0] == 0 and bool(case.ranks[0].phase(0).option("--log-dir"))
+    return WRONG if nothing else DONE, told
 
 
 def _resume(case: Case) -> Finding:
