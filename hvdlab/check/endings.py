@@ -129,6 +129,8 @@ def _blame(ranks: list[Rank], phase: int) -> str:
             for phase, kind in zip(phases, kinds, strict=False)
         )
         return "shard" if behind else "metrics"
+    if kinds == ["gradient"] and phase == 1:  # the other one had come to the end
+        return "resume"
     if "gradient" in kinds and counts[0] != counts[1]:
         return "shard"
     if "gradient" in kinds and all(each.error for each in phases):

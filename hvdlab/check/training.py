@@ -353,6 +353,9 @@ def schedule(case: Case) -> Finding:
         raise Unseen(f"{told}: how it grows can't be seen in {len(warm)} steps")
     if warm[-1] < 0.75 * top:
         return WRONG, f"{told}: it jumps, and does not grow step by step"
+    given = script.is_version or phase.option("--warmup-epochs") is not None
+    if given and len(warm) > 4 and warm[len(warm) // 2] > 0.95 * top:
+        return WRONG, f"{told}: it is there in the middle of epoch 1, where it should be halfway"
     if after[0] < 0.95 * top:
         return WRONG, f"{told}: the warm-up does not lead to it"
     resumed = _rates(case, 1)
