@@ -178,7 +178,7 @@ def _watch_reading(record: Recorder, samples: Samples) -> None:
 
     @functools.wraps(call)
     def watched_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        ids = identify(args) if depth[0] == 0 and record.from_script() else []
+        ids = identify(args) if depth[0] == 0 else []
         if ids and is_known(ids[0]) and ids != last[0]:
             record("read", ids=ids)
             last[0] = ids
