@@ -104,7 +104,8 @@ def record(
             break
     if script.is_version:
         return script, path.name, recording
-    if not has(options, "--resume", "--checkpoint") and not _goes_on(recording):
+    taken = {word.partition("=")[0] for word in phases[-1]}
+    if not has(taken, "--resume", "--checkpoint") and not _goes_on(recording):
         script = script.without("resume")
     before = judge(script, path.name, recording)
     if not before.ended:

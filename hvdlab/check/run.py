@@ -135,7 +135,8 @@ def observe(
         before = [_files(folder / f"rank-{rank}") for rank in range(np)]
         python = nest.python if nest else [sys.executable]
         observer = [*python, "-m", "hvdlab.check.observe"]
-        stopped = _run(folder, limit, observer, np, reference)
+        with ThreadPoolExecutor(1) as pool:
+            stopped = _run(folder, limit, observer, np, _Silence(reference, pool))
         return _read(folder, before, stopped)
 
 
@@ -213,13 +214,7 @@ def environment(folder: str | Path, token: str) -> dict[str, str]:
     }
 
 
-def _run(
-    folder: Path,
-    limit: float,
-    observer: list[str],
-    np: int,
-    reference: Callable[[], Recording] | None,
-) -> str:
+def _run(folder: Path, limit: float, observer: list[str], np: int, silence: _Silence) -> str:
     token = secrets.token_hex(16)
     launcher = [sys.executable, "-m", "hvdrun", "-np", str(np)]
     with open(folder / "launcher.txt", "wb") as output:
@@ -232,11 +227,10 @@ def _run(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        with ThreadPoolExecutor(1) as pool:
-            try:
-                return _watch(job, folder, limit, token, np, _Silence(reference, pool))
-            finally:
-                _end(job, token)
+        try:
+            return _watch(job, folder, limit, token, np, silence)
+        finally:
+            _end(job, token)
 
 
 class _Silence:

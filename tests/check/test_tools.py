@@ -168,6 +168,8 @@ def test_options_that_are_words_or_made_of_fields_are_found(tmp_path):
     assert second == ["resume=true", "out={home}/logs"]
     path.write_text(fields + "for each in fields(Config):\n    add('--' + each.name)\n")
     assert {"--epochs", "--batch"} <= options_named(path)
+    path.write_text("for name, kind in [('epochs', int), ('depth', int)]:\n    add('--' + name)\n")
+    assert options_named(path) == {"--epochs"}
 
 
 def test_the_labs_own_script_is_found_from_any_folder_of_the_course(tmp_path, monkeypatch):
