@@ -114,9 +114,8 @@ def record(
             if _needs_no_gpu(alone.events[0]):
                 break
         recording = replace(recording, alone=alone.events[0])
-    if (
-        "threads" in before.failing() and not recording.stopped
-    ):  # it may set them where there is no GPU
+    # It may set them where there is no GPU.
+    if "threads" in before.failing() and not recording.stopped:
         shared = observe(path, phases[:1], **ways, gpus=0)
         recording = replace(recording, without_gpus=shared.events)
     return script, path.name, recording

@@ -56,12 +56,12 @@ def _is_at(rank: Rank) -> str:
 
     One that is in none of the script's lines waits for the others at the end of a run.
     """
-    for here in rank.here:
-        if here["where"]:
-            return f"was in {here['where']}, and had done nothing else for {here['seconds']} s"
-        error = rank.phases[-1].error
-        return f"had failed: {error[:100]}" if error else "had come to the end of the script"
-    return ""
+    if not rank.here or not rank.phases:
+        return ""
+    here, error = rank.here[0], rank.phases[-1].error
+    if here["where"]:
+        return f"was in {here['where']}, and had done nothing else for {here['seconds']} s"
+    return f"had failed: {error[:100]}" if error else "had come to the end of the script"
 
 
 def _is_waiting(error: str) -> bool:
