@@ -154,10 +154,10 @@ def python_of(path: Path) -> str:
         ast.parse(text)
     except (OSError, UnicodeDecodeError) as error:
         raise CheckError(f"{path}: {error}") from None
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         raise CheckError(
-            f"{path.name} is no valid Python: {getattr(error, 'msg', error)}"
+            f"{path.name} is no valid Python: {getattr(error, 'msg', str(error)) or 'too deep'}"
             + (f" in line {line}" if line else "")
         ) from None
     return text

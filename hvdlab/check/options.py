@@ -57,7 +57,7 @@ def words_of(text: str, files: Sequence[Path]) -> set[str]:
         return set()
     found = set(_fields(text))
     for file in files:
-        with contextlib.suppress(ValueError):  # no JSON
+        with contextlib.suppress(ValueError, RecursionError):  # no JSON
             found.update(_keys(file.read_text(errors="replace")))
     return found
 
