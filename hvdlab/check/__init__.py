@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,9 @@ def record(
         script = replace(script, names_rate=has(options, "--base-lr"))
         if not has(options, "--resume", "--log-dir"):
             script = script.without("resume")
+    known = next((each for each in ALL if each.name == script.name), ALL[0])
+    ways = {"limit": limit, "steps": steps, "nest": nest}
+    ways["reference"] = partial(observe, known.solution, known.phases(), limit, nest=nest)
     whole = script.phases()
     fewer = [[*phase, *LIMIT] for phase in whole]
     tries = [
@@ -95,22 +99,24 @@ def record(
         [[] for _ in whole],
     ]
     for phases in tries[:2] if script.is_version else tries[1:]:
-        recording = observe(path, phases, limit, steps, nest)
+        recording = observe(path, phases, **ways)
         if not _are_refused(recording):
             break
     if script.is_version:
         return script, path.name, recording
-    if not has(options, "--resume", "--checkpoint") and not _goes_on(recording):
+    taken = {word.partition("=")[0] for word in phases[-1]}
+    if not has(taken, "--resume", "--checkpoint") and not _goes_on(recording):
         script = script.without("resume")
     before = judge(script, path.name, recording)
     if not before.ended:
         for gpus in (0, GPUS):  # it may need one
-            alone = observe(path, phases, limit, steps, nest, np=1, gpus=gpus)
+            alone = observe(path, phases, **ways, np=1, gpus=gpus)
             if _needs_no_gpu(alone.events[0]):
                 break
         recording = replace(recording, alone=alone.events[0])
-    if "threads" in before.failing():  # it may set them where there is no GPU
-        shared = observe(path, phases[:1], limit, steps, nest, gpus=0)
+    # It may set them where there is no GPU.
+    if "threads" in before.failing() and not recording.stopped:
+        shared = observe(path, phases[:1], **ways, gpus=0)
         recording = replace(recording, without_gpus=shared.events)
     return script, path.name, recording
 

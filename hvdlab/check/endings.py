@@ -27,7 +27,8 @@ def explain(case: Case) -> tuple[str, dict[str, str]]:
     """One line on the end, empty where it was a good one; and which step it proves wrong."""
     ranks = case.ranks
     if case.recording.stopped:
-        return f"stopped: {case.recording.stopped}", {}
+        here = [f"; rank {n} {told}" for n, rank in enumerate(ranks) if (told := _is_at(rank))]
+        return f"stopped: {case.recording.stopped}{''.join(here)}", {}
     phase = max(1, *(len(rank.phases) for rank in ranks)) - 1
     errors = [rank.phase(phase).error for rank in ranks]
     keys = {step.key for step in case.script.steps}
@@ -48,6 +49,19 @@ def explain(case: Case) -> tuple[str, dict[str, str]]:
     named = [step for words, step in _SAYS if words.search(said)]
     step = named[0] if named else "" if own else _blame(ranks, phase)
     return text, {step: text} if step in keys else {}
+
+
+def _is_at(rank: Rank) -> str:
+    """What a rank did when it was asked, and for how long nothing else; empty if it said nothing.
+
+    One that is in none of the script's lines waits for the others at the end of a run.
+    """
+    if not rank.here or not rank.phases:
+        return ""
+    here, error = rank.here[0], rank.phases[-1].error
+    if here["where"]:
+        return f"was in {here['where']}, and had done nothing else for {here['seconds']} s"
+    return f"had failed: {error[:100]}" if error else "had come to the end of the script"
 
 
 def _is_waiting(error: str) -> bool:
@@ -115,6 +129,8 @@ def _blame(ranks: list[Rank], phase: int) -> str:
             for phase, kind in zip(phases, kinds, strict=False)
         )
         return "shard" if behind else "metrics"
+    if kinds == ["gradient"] and phase == 1:  # the other one had come to the end
+        return "resume"
     if "gradient" in kinds and counts[0] != counts[1]:
         return "shard"
     if "gradient" in kinds and all(each.error for each in phases):

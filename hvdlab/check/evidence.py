@@ -27,10 +27,10 @@ class Step:
     after: str
     elements: int
     ids: list[int | str] = field(default_factory=list)
-    loss: float | None = None  # of the last backward pass
+    loss: float | None = None  # the mean of its backward passes
     batches: int = 0
     reduced: int = 0  # elements that went through an allreduce for it
-    expected: float | None = None  # the mean cross entropy of what the model said
+    expected: float | None = None  # the mean cross entropy of what the model said in them
     own: list[float] | None = None  # a sketch of this rank's gradients before they were reduced
     sent: list[float] | None = None  # of what it gave to allreduces, where the script makes them
     used: list[float] | None = None  # and of those that the step used
@@ -116,6 +116,7 @@ class Rank:
     logged: list[Event] = field(default_factory=list)  # by the script, on stderr
     asked: list[Event] = field(default_factory=list)  # of the runtime, for rank() and size()
     decisions: list[Event] = field(default_factory=list)  # of callbacks, by what metric
+    here: list[Event] = field(default_factory=list)  # where it was when the run was stopped
     images: int = 0  # in the training set
     finished: bool = False  # it came to the end of all phases
 
@@ -188,12 +189,12 @@ def _read_rank(events: list[Event]) -> Rank:
     rank = Rank()
     ids: list[int | str] = []
     unplaced: list[int | str] = []  # read by the script, and given to no model that we know of
-    loss: float | None = None
-    expected: float | None = None
+    losses: list[float] = []
+    expected: list[float] = []
     batches, reduced, tests, sent = 0, 0, False, None
     lists = {"init": rank.inits, "gpu": rank.gpus, "threads": rank.threads, "fit": rank.fits,
              "outside": rank.outside, "network": rank.network, "asked": rank.asked,
-             "logged": rank.logged,
+             "logged": rank.logged, "here": rank.here,
              "decision": rank.decisions}  # fmt: skip
     for event in events:
         kind = event["event"]
@@ -201,7 +202,7 @@ def _read_rank(events: list[Event]) -> Rank:
             lists[kind].append({**event, "phase": len(rank.phases)})
         elif kind == "phase":
             rank.phases.append(Phase())
-            ids, loss, expected, batches, reduced, tests = [], None, None, 0, 0, False
+            ids, losses, expected, batches, reduced, tests = [], [], [], 0, 0, False
             sent = None
             rank.phases[-1].arguments = event.get("arguments", [])
         elif kind == "finished":
@@ -230,10 +231,8 @@ def _read_rank(events: list[Event]) -> Rank:
         elif kind == "right" and phase.epochs:
             phase.epochs[-1].right += event["count"]
             phase.epochs[-1].seen += event["of"]
-        elif kind == "loss":
-            loss = event["value"]
-        elif kind == "expected":
-            expected = event["value"]
+        elif kind in ("loss", "expected") and event["value"] is not None:
+            (losses if kind == "loss" else expected).append(event["value"])
         elif kind == "collective":
             now = {"epoch": len(phase.epochs) + tests, "steps": len(phase.steps)}
             now["begun"] = len(phase.epochs)
@@ -254,16 +253,20 @@ def _read_rank(events: list[Event]) -> Rank:
                 for name in ("own", "used", "without", "untrained", "rates")
                 if name in event
             }
-            fields |= {"ids": ids, "loss": loss, "expected": expected, "batches": batches}
-            fields |= {"reduced": reduced, "sent": sent}
-            fields["again"] = bool(phase.steps) and not ids and loss is None
+            fields |= {"ids": ids, "loss": _mean(losses), "expected": _mean(expected)}
+            fields |= {"batches": batches, "reduced": reduced, "sent": sent}
+            fields["again"] = bool(phase.steps) and not ids and not losses
             phase.epochs[-1].steps.append(Step(**fields))
-            ids, loss, expected, batches, reduced, sent = [], None, None, 0, 0, None
+            ids, losses, expected, batches, reduced, sent = [], [], [], 0, 0, None
         elif kind == "end":
             phase.error, phase.where = _in_short(event["error"]), event.get("where", "")
             phase.ended = True
             phase.called, phase.pending = event.get("called", []), ids
     return rank
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _in_short(error: str | None) -> str | None:

@@ -43,10 +43,12 @@ def judge(script: Script, name: str, recording: Recording) -> Verdict:
 def _init(case: Case) -> Finding:
     missing = [rank for rank, each in enumerate(case.ranks) if not each.inits]
     if missing:
-        errors = [case.ranks[rank].phase(0).error or "" for rank in missing]
+        phases = [case.ranks[rank].phase(0) for rank in missing]
+        trained = any(phase.steps or phase.pending for phase in phases)
+        errors = [phase.error or "" for phase in phases]
+        # An error may have come before; a script that was stopped may only have been slow.
         early = all(error and not error.startswith(NO_INIT) for error in errors)
-        if case.recording.stopped:  # it may only have been slow
-            early = not any(case.ranks[rank].phase(0).steps for rank in missing)
+        early = not trained and (early or bool(case.recording.stopped))
         names = " and ".join(f"rank {rank}" for rank in missing)
         return UNSEEN if early else OPEN, f"no init() on {names}"
     sizes = [each.inits[0]["size"] for each in case.ranks]
@@ -111,11 +113,11 @@ def _device_of_run(case: Case, number: int, locals_: list[int]) -> Finding:
 
 def _chosen(events: list[dict]) -> tuple[list[int], str]:
     """The GPUs that a rank uses in a run, and in words."""
+    if len(events) > 1 and events[0].get("index") == 0 and events[0]["how"] == "used":
+        events = events[1:]  # a device without a number, before one was set
     lists = [event["chosen"] for event in events if "chosen" in event]
     set_, used = ([e["index"] for e in events if e["how"] == how] for how in ("set", "used"))
     numbers = lists[-1] if lists else sorted({*used, *set_[-1:]})
-    if not lists and used[:1] == [0] and len(numbers) > 1:
-        numbers.remove(0)  # a device without a number, before one was set
     if not numbers:
         words = "sees all GPUs" if lists and events[-1]["how"] == "session" else "uses no GPU"
         return [], words if lists else "chooses no GPU"
@@ -177,13 +179,14 @@ def _resumes_from_another(case: Case) -> bool:
 def _rank0(case: Case) -> Finding:
     if not any(phase.steps or phase.ended and not phase.error for phase in case.phases(0)):
         raise Unseen("the run ended before the first step")
-    recording, texts, wrong = case.recording, [], False
+    recording, texts, shown, wrong = case.recording, [], [], False
     for rank in range(RANKS):
         # What a script logs on purpose; warnings of libraries are not its doing.
         logged = [event["text"] for event in case.ranks[rank].logged]
         logged = logged or [x for x in recording.logged[rank] if x.startswith("INFO:")]
         lines, files = [*recording.printed[rank], *logged], recording.files[rank]
         wrong |= bool(rank and (lines or files))
+        shown.append(len(lines))
         text = f"printed {len(lines)} lines and wrote {len(files)} files"
         if rank and lines:
             text += f", such as {lines[0][:50]!r}"
@@ -195,7 +198,9 @@ def _rank0(case: Case) -> Finding:
     nothing = not recording.files[0] or not (recording.printed[0] or not is_version)
     if nothing and not all(phase.ended and not phase.error for phase in case.phases(0)):
         raise Unseen(f"{told}; the run ended early")
-    return WRONG if nothing and is_version else DONE, told
+    if not is_version:  # it need not print, nor write, unless it was told where
+        nothing = nothing and shown[0] == 0 and bool(case.ranks[0].phase(0).option("--log-dir"))
+    return WRONG if nothing else DONE, told
 
 
 def _resume(case: Case) -> Finding:

@@ -39,8 +39,12 @@ _WORDS = re.compile(r"""(?:split|partition)\(\s*["']=["']|\b(?:omegaconf|hydra)\
 
 
 def options_of(text: str) -> set[str]:
-    """The options, such as "--epochs", that a script names or makes of a dataclass's fields."""
-    made = {_dashed(field) for field in _fields(text)} if _MADE.search(text) else set()
+    """The options, such as "--epochs", that a script names, or makes of names or of fields."""
+    made: set[str] = set()
+    if _MADE.search(text):
+        made = {_dashed(field) for field in _fields(text)}
+        known = {alias for aliases in ALIASES.values() for alias in aliases}
+        made |= known & {f"--{name}" for name in re.findall(r"""["']([\w-]+)["']""", text)}
     return made | set(re.findall(r"""["'](--[\w-]+)["']""", text))
 
 
@@ -53,7 +57,7 @@ def words_of(text: str, files: Sequence[Path]) -> set[str]:
         return set()
     found = set(_fields(text))
     for file in files:
-        with contextlib.suppress(ValueError):  # no JSON
+        with contextlib.suppress(ValueError, RecursionError):  # no JSON
             found.update(_keys(file.read_text(errors="replace")))
     return found
 

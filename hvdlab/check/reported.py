@@ -9,7 +9,6 @@ from operator import mul
 
 from .evidence import SMALL, Case, Epoch, Event, Finding, Phase, Unseen
 from .run import RANKS
-from .training import share_of_the_loss
 from .verdict import DONE, OPEN, WRONG
 
 UNWEIGHTED = "mean of means, whose parts differ in size"
@@ -36,6 +35,7 @@ def metrics(case: Case) -> Finding:
     if not any(phase.epochs[0].ids for phase in phases):
         raise Unseen("no training images were seen, and so not where an epoch ends")
     told: dict[str, str] = {}
+    same = ""
     for number, report in enumerate(reports[:count]):
         for name in ("loss", "accuracy"):
             value = report.get(name)
@@ -43,6 +43,7 @@ def metrics(case: Case) -> Finding:
                 continue
             own = _own_values(phases, number, name, value)
             if None in own or _close(*own):
+                same = name if None not in own else same
                 continue
             text = (
                 f"epoch {number + 1}: {name} was {own[0]:.4f} on rank 0 and {own[1]:.4f} "
@@ -54,6 +55,8 @@ def metrics(case: Case) -> Finding:
             told.setdefault(name, text)
     if "loss" not in told and not _any_small(phases):
         return OPEN, "no loss and no accuracy went from one rank to the other"
+    if not told and same:
+        raise Unseen(f"both ranks had the same {same}: whether it is a mean can't be seen")
     if not told:
         return OPEN, "the metrics that went between the ranks are not those reported"
     return DONE, next(iter(told.values()))
@@ -119,9 +122,8 @@ def _own_values(phases: list[Phase], number: int, name: str, value: float) -> li
     epochs = [phase.epochs[number] for phase in phases]
     own = [getattr(epoch, name) for epoch in epochs]
     whole = [epoch.whole_loss for epoch in epochs]
-    share = share_of_the_loss([step for phase in phases for step in phase.steps])
-    if name == "loss" and None not in own + whole and share < 1:
-        own = whole  # backward() had a part of it only
+    if name == "loss" and None not in own + whole and not 0.7 < sum(own) / sum(whole) < 1.4:
+        own = whole  # backward() had a part of it, or a multiple
     return _sent(phases, number, value) if None in own else own
 
 

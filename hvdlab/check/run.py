@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import shutil
@@ -11,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,10 @@ BESIDE = ("*", "*/*", "*/*/*")
 MOST_BESIDE = 200  # files at each depth
 STALL_S = 30  # a rank that is at work and does not come; a proven deadlock ends at once
 TIME_S = 120.0
+SILENCE_S = STALL_S + 10.0  # in which nothing is seen of any rank, at least; see _Silence
+TIMES = 3  # what a right script takes in all: also at least
+ANSWER_S = 5.0  # in which a rank says where it is
+ASKED = "where-are-you"  # the file that asks it
 KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
          "TZ", "MPI4PY_LIBMPI", "HVDLITE_MPI", "HVDLAB_GRADING")  # fmt: skip
 # What the ranks of a script import, for `warm`.
@@ -86,6 +92,7 @@ def observe(
     nest: Nest | None = None,
     np: int = RANKS,
     gpus: int = GPUS,
+    reference: Callable[[], Recording] | None = None,
 ) -> Recording:
     """Run the script on `np` ranks, once for each list of arguments, and tell what was seen.
 
@@ -98,6 +105,8 @@ def observe(
             epochs at most; None: as many as the script wants.
         nest: of `warm`, where one check at a time runs.
         gpus: how many the host is pretended to have.
+        reference: a run of a right script. Where nothing happens for much longer than that takes on
+            this machine, the run is ended before the limit.
 
     Raises OSError if the script can't be read.
     """
@@ -125,7 +134,9 @@ def observe(
         (folder / "plan.json").write_text(json.dumps(plan))
         before = [_files(folder / f"rank-{rank}") for rank in range(np)]
         python = nest.python if nest else [sys.executable]
-        stopped = _run(folder, limit, [*python, "-m", "hvdlab.check.observe"], np)
+        observer = [*python, "-m", "hvdlab.check.observe"]
+        with ThreadPoolExecutor(1) as pool:
+            stopped = _run(folder, limit, observer, np, _Silence(reference, pool))
         return _read(folder, before, stopped)
 
 
@@ -203,7 +214,7 @@ def environment(folder: str | Path, token: str) -> dict[str, str]:
     }
 
 
-def _run(folder: Path, limit: float, observer: list[str], np: int) -> str:
+def _run(folder: Path, limit: float, observer: list[str], np: int, silence: _Silence) -> str:
     token = secrets.token_hex(16)
     launcher = [sys.executable, "-m", "hvdrun", "-np", str(np)]
     with open(folder / "launcher.txt", "wb") as output:
@@ -217,18 +228,54 @@ def _run(folder: Path, limit: float, observer: list[str], np: int) -> str:
             start_new_session=True,
         )
         try:
-            return _watch(job, folder, limit, token, np)
+            return _watch(job, folder, limit, token, np, silence)
         finally:
             _end(job, token)
 
 
-def _watch(job: subprocess.Popen, folder: Path, limit: float, token: str, np: int) -> str:
+class _Silence:
+    """Tells a script in which nothing happens any more from one that is slow.
+
+    How slow a machine is, a right script shows: it is run while the other one is silent, so that
+    whatever else is at work there holds up both of them.
+    """
+
+    def __init__(self, reference: Callable[[], Recording] | None, pool: ThreadPoolExecutor):
+        self._reference, self._pool = reference, pool
+        self._took: Future[float] | None = None
+
+    def is_long(self, since: float) -> str:
+        """Whether nothing was seen since that time for too long, in words; empty if not."""
+        seconds = time.time() - since
+        if seconds < SILENCE_S / 2 or self._reference is None:
+            self._took = None
+            return ""
+        if self._took is None:
+            self._took = self._pool.submit(self._measure)
+        if seconds < SILENCE_S or not self._took.done():
+            return ""
+        took = math.inf if self._took.exception() else self._took.result()
+        if seconds < TIMES * took:
+            return ""
+        return f"nothing happened for {seconds:.0f} s; a right script takes {took:.0f} s in all"
+
+    def _measure(self) -> float:
+        start = time.monotonic()
+        recording = self._reference()
+        well = all(events and events[-1]["event"] == "finished" for events in recording.events)
+        return time.monotonic() - start if well else math.inf
+
+
+def _watch(
+    job: subprocess.Popen, folder: Path, limit: float, token: str, np: int, silence: _Silence
+) -> str:
     """Wait for the end of the job; which limit it hit, if any."""
     deadline, looks = time.monotonic() + limit, 0
     while job.poll() is None:
         time.sleep(0.1)
         looks += 1
         if time.monotonic() > deadline:
+            _ask(folder, np)
             return f"it was still running after {limit:g} s"
         for rank in range(np):
             for name in ("stdout", "stderr"):
@@ -243,29 +290,46 @@ def _watch(job: subprocess.Popen, folder: Path, limit: float, token: str, np: in
                 with contextlib.suppress(psutil.Error):
                     if process.memory_info().rss > MEMORY_MB << 20:
                         return f"a rank filled more than {MEMORY_MB} MB of memory"
-            if _size(folder) > DISK_MB << 20:
+            size, changed = _look(folder)
+            if size > DISK_MB << 20:
                 return f"it wrote more than {DISK_MB} MB"
-            if all(_is_finished(folder, rank) for rank in range(np)):
+            if long := silence.is_long(changed):
+                _ask(folder, np)
+                return long
+            if all(_says(folder, rank, b'"finished"') for rank in range(np)):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     job.wait(10)
                 return ""
     return ""
 
 
-def _size(folder: Path) -> int:
-    """The bytes on disk of all files; some may go while we count."""
-    total = 0
+def _look(folder: Path) -> tuple[int, float]:
+    """The bytes on disk of all files, some of which may go while we count, and when the last of
+    them was changed that is not MPI's: a record, an output, a file of the script's own."""
+    total, changed = 0, folder.stat().st_mtime
     for top, _, names in os.walk(folder):
+        of_mpi = Path(top).is_relative_to(folder / "mpi")
         for name in names:
             with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(top, name)).st_blocks * 512
-    return total
+                status = os.lstat(os.path.join(top, name))
+                total += status.st_blocks * 512
+                changed = changed if of_mpi else max(changed, status.st_mtime)
+    return total, changed
 
 
-def _is_finished(folder: Path, rank: int) -> bool:
+def _ask(folder: Path, np: int) -> None:
+    """Have each rank say where it is; one that is in a library's code may not."""
+    (folder / ASKED).touch()
+    end = time.monotonic() + ANSWER_S
+    while time.monotonic() < end and not all(_says(folder, n, b'"here"') for n in range(np)):
+        time.sleep(0.1)
+
+
+def _says(folder: Path, rank: int, word: bytes) -> bool:
+    """Whether that is among the last things in the record of a rank."""
     with contextlib.suppress(OSError), open(folder / f"record-{rank}.jsonl", "rb") as record:
-        record.seek(max(0, record.seek(0, os.SEEK_END) - 100))
-        return b'"finished"' in record.read()
+        record.seek(max(0, record.seek(0, os.SEEK_END) - 500))
+        return word in record.read()
     return False
 
 

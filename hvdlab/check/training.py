@@ -202,7 +202,7 @@ def share_of_the_loss(steps: list[Step]) -> float:
 
     The losses of several batches before a step are taken for parts of one.
     """
-    known = [step for step in steps if step.loss and step.expected]
+    known = [step for step in steps if _has_losses(step)]
     shares = [step.batches * step.loss / step.expected for step in known]
     for share in (1 / RANKS, RANKS):
         if shares and all(abs(each - share) <= 0.05 * share for each in shares):
@@ -227,6 +227,8 @@ def shard(case: Case) -> Finding:
     total, distinct = sum(map(len, first)), len(set(first[0]) | set(first[1]))
     told = f"of {whole} images rank 0 read {len(first[0])} in epoch 1, rank 1 {len(first[1])}"
     told += f", {len(common)} of them also read by rank 0"
+    if wrong := _other_labels(case):
+        return WRONG, f"{told}; {wrong}"
     complete = all(len(mine) > 1 for mine in epochs)
     idle = [
         sum(not step.ids and not step.again for step in phase.epochs[0].steps) for phase in phases
@@ -270,6 +272,27 @@ def _how_long(case: Case, whole: int) -> str:
     if wanted and (read > 1.3 * wanted or (read < 0.7 * wanted and well)):
         return f"one process would read {wanted} images in this training, all ranks read {read}"
     return ""
+
+
+def _other_labels(case: Case) -> str:
+    """Which rank trains with labels that are not those of its images; empty if none.
+
+    The loss of the other one is, in every step, the same multiple of what follows from the labels.
+    """
+    shares = [
+        [step.batches * step.loss / step.expected for step in phase.steps if _has_losses(step)]
+        for phase in case.phases(0)
+    ]
+    off = [sum(abs(x / np.median(mine) - 1) > 0.003 for x in mine) for mine in shares]
+    few = min(map(len, shares)) < RANKS + 2
+    odd = [rank for rank, mine in enumerate(shares) if off[rank] > 0.5 * len(mine)]
+    if few or len(odd) != 1 or any(off[rank] for rank in range(RANKS) if rank not in odd):
+        return ""
+    return f"the labels that rank {odd[0]} trains with are not those of its images"
+
+
+def _has_losses(step: Step) -> bool:
+    return bool(step.loss and step.expected)
 
 
 def _stream(phase: Phase) -> list[int | str]:
@@ -330,6 +353,9 @@ def schedule(case: Case) -> Finding:
         raise Unseen(f"{told}: how it grows can't be seen in {len(warm)} steps")
     if warm[-1] < 0.75 * top:
         return WRONG, f"{told}: it jumps, and does not grow step by step"
+    given = script.is_version or phase.option("--warmup-epochs") is not None
+    if given and len(warm) > 4 and warm[len(warm) // 2] > 0.95 * top:
+        return WRONG, f"{told}: it is there in the middle of epoch 1, where it should be halfway"
     if after[0] < 0.95 * top:
         return WRONG, f"{told}: the warm-up does not lead to it"
     resumed = _rates(case, 1)

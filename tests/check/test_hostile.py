@@ -55,11 +55,11 @@ def launchers_folders() -> set[Path]:
 def run(tmp_path):
     """Observe a program given as text; nothing of it may be left."""
 
-    def observed(text, limit=60.0):
+    def observed(text, limit=60.0, **options):
         script = tmp_path / "hostile.py"
         script.write_text(text)
         before = launchers_folders()
-        recording = observe(script, [[]], limit)
+        recording = observe(script, [[]], limit, **options)
         assert left_behind() == []
         left, end = launchers_folders() - before, time.monotonic() + 20
         while left and time.monotonic() < end:  # other tests' launchers begin and end meanwhile
@@ -82,6 +82,52 @@ def test_an_endless_loop_is_stopped(run):
     assert "still running after 6 s" in ended(recording)
     # It has not trained without init(); it may only be slow.
     assert judge(SCRIPT, "hostile.py", recording)["init"].result == UNSEEN
+
+
+@pytest.fixture
+def reference(tmp_path):
+    """A right script that takes so many seconds at least, to be run by `observe`."""
+
+    def takes(seconds):
+        script = tmp_path / "reference" / "right.py"
+        script.parent.mkdir()
+        script.write_text(f"import time\ntime.sleep({seconds})\n")
+        return lambda: observe(script, [[]])
+
+    return takes
+
+
+@pytest.mark.parametrize("does", ["time.sleep(10_000)", "while True: pass"])
+def test_a_silent_script_is_ended_before_its_time_and_says_where_it_is(
+    run, reference, monkeypatch, does
+):
+    monkeypatch.setattr("hvdlab.check.run.SILENCE_S", 3.0)
+    script = START + f"import time\nif hvd.rank() == 1:\n    {does}\n"
+    text = ended(run(script, 200.0, reference=reference(0)))
+    assert text.startswith("stopped: nothing happened for ") and "; a right script takes" in text
+    assert "rank 0 had come to the end of the script" in text
+    assert "rank 1 was in hostile.py, line 5, and had done nothing else for" in text
+
+
+def test_a_silent_script_is_not_ended_while_a_right_one_is_as_slow(run, reference, monkeypatch):
+    """However busy the machine is, the script's 7 s are less than three times what that takes."""
+    monkeypatch.setattr("hvdlab.check.run.SILENCE_S", 2.0)
+    recording = run(START + "import time\ntime.sleep(7)\nprint('done')\n", reference=reference(5))
+    assert recording.printed == [["done"]] * 2 and not recording.stopped
+
+
+@pytest.mark.parametrize(
+    "does", ["print(n, flush=True)", "open(f'f{n}', 'w').write('x')", "__import__(f'helper_{n}')"]
+)
+def test_a_slow_script_in_which_something_happens_is_not_ended(
+    run, reference, monkeypatch, tmp_path, does
+):
+    monkeypatch.setattr("hvdlab.check.run.SILENCE_S", 4.0)
+    for n in range(16):
+        (tmp_path / f"helper_{n}.py").touch()
+    text = f"import time\nfor n in range(16):\n    {does}\n    time.sleep(0.4)\nprint('done')\n"
+    recording = run(START + text, reference=reference(0))
+    assert [lines[-1] for lines in recording.printed] == ["done"] * 2 and not recording.stopped
 
 
 def test_a_flood_of_output_is_stopped(run):

@@ -168,6 +168,19 @@ def test_options_that_are_words_or_made_of_fields_are_found(tmp_path):
     assert second == ["resume=true", "out={home}/logs"]
     path.write_text(fields + "for each in fields(Config):\n    add('--' + each.name)\n")
     assert {"--epochs", "--batch"} <= options_named(path)
+    path.write_text("for name, kind in [('epochs', int), ('depth', int)]:\n    add('--' + name)\n")
+    assert options_named(path) == {"--epochs"}
+
+
+def test_what_is_nested_too_deeply_to_be_read_stops_no_other_check(tmp_path):
+    path = tmp_path / "train.py"
+    for deep in ("-" * 200_000 + "1", "a" + ".b" * 200_000):
+        path.write_text(deep)
+        with pytest.raises(CheckError, match="train.py is no valid Python"):
+            options_named(path)
+    path.write_text("open('a.json')\nname, value = words.split('=')\n")
+    (tmp_path / "a.json").write_text('{"a": ' * 100_000)
+    assert options_named(path) == set()
 
 
 def test_the_labs_own_script_is_found_from_any_folder_of_the_course(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ import json
 import os
 import runpy
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from typing import Any
 
 from hvdlite.runtime.launchers import rank_of
 
+from ..run import ASKED
 from . import data_side, guard, runtime
 from .recorder import Recorder, Samples
 
@@ -170,6 +172,7 @@ def main() -> int:
     _watch_frameworks(record, samples, slices, plan.get("steps"))
     os.environ.pop("OMP_NUM_THREADS", None)
     guard.watch(record, folder)
+    threading.Thread(target=record.answer, args=[folder / ASKED], daemon=True).start()
     for phase, arguments in enumerate(plan["phases"], 1):
         given = [each.replace("{home}", str(home)) for each in arguments]
         well = _run(record, phase, script, given)

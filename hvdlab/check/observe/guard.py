@@ -43,6 +43,8 @@ def watch(record: Recorder, folder: Path) -> None:
         elif event in CHANGES:
             for path in args[: CHANGES[event]]:
                 check(path, event)
+        elif event == "import":
+            record.alive()
         elif event == "socket.connect":
             address = args[1]
             if isinstance(address, tuple) and not str(address[0]).startswith(("127.", "::1")):

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
+from ..evidence import is_known
 from . import runtime
 from .recorder import Recorder, Samples, sketch
 
@@ -156,19 +157,44 @@ def _watch_tapes(record: Recorder) -> None:
 
 
 def _watch_reading(record: Recorder, samples: Samples) -> None:
-    """What the script's own loops read, for models that are none of Keras'."""
-    take = OwnedIterator.__next__
+    """What the script's own loops read, and give to functions of theirs, for models that are none
+    of Keras'."""
+    function = type(tf.function(lambda: None))
+    take, call = OwnedIterator.__next__, function.__call__
+    depth, last = [0], [[]]
+
+    def identify(values: Any) -> list[int | str]:
+        arrays = (array_of(each) for each in values)
+        images = next((each for each in arrays if each is not None and each.ndim > 1), None)
+        return [] if images is None else samples.identify(images)
 
     @functools.wraps(take)
     def watched(self: Any) -> Any:
         batch = take(self)
-        arrays = (array_of(each) for each in tf.nest.flatten(batch))
-        images = next((each for each in arrays if each is not None and each.ndim > 1), None)
-        if images is not None and record.from_script():
-            record("read", ids=samples.identify(images))
+        if record.from_script():
+            last[0] = identify(tf.nest.flatten(batch))
+            record("read", ids=last[0])
         return batch
 
-    OwnedIterator.__next__ = watched
+    @functools.wraps(call)
+    def watched_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        ids = identify(args) if depth[0] == 0 else []
+        if ids and is_known(ids[0]) and ids != last[0]:
+            record("read", ids=ids)
+            last[0] = ids
+        depth[0] += 1
+        try:
+            output = call(self, *args, **kwargs)
+        finally:
+            depth[0] -= 1
+        if ids and not any(isinstance(number, int) for number in ids):  # a validation's
+            scores = array_of(output)
+            right = None if scores is None else samples.right(ids, scores)
+            if right is not None:
+                record("right", count=right, of=len(ids))
+        return output
+
+    OwnedIterator.__next__, function.__call__ = watched, watched_call
 
 
 def _own_first_weights(record: Recorder) -> None:

@@ -67,6 +67,11 @@ def watch(record: Recorder, samples: Samples) -> None:
 # Devices
 
 
+# What gives parameters first weights at random.
+_DRAWN = {f"{how}normal_" for how in ("", "xavier_", "kaiming_", "trunc_")} | {
+    "uniform_", "xavier_uniform_", "kaiming_uniform_", "orthogonal_"}  # fmt: skip
+
+
 class _GpusOnTheCpu(TorchFunctionMode):
     """Takes every CUDA device for the CPU, and notes its number."""
 
@@ -81,6 +86,10 @@ class _GpusOnTheCpu(TorchFunctionMode):
             return args[0]
         if func is torch.device:
             return func(*args, **kwargs)  # a device is placed when it is used
+        if getattr(func, "__name__", "") in _DRAWN:
+            for each in (*args[:1], kwargs.get("tensor")):
+                if getattr(each, "_is_shifted", False):
+                    each._is_shifted = False  # see _own_first_weights
         if isinstance(device := kwargs.get("device"), int):
             kwargs = {**kwargs, "device": torch.device("cuda", device)}
         moves = func is torch.Tensor.to or func is torch._C._nn._parse_to
