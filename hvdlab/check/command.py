@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 from ..board import report
-from ..progress import bar
 from . import advise as examine
 from . import check
 from .catch_up import catch_up as merged
@@ -72,15 +71,13 @@ def mark(lab: str, folder: Path, out: Path, as_json: bool, limit: float) -> bool
         raise CheckError(f"no Python files in {folder}")
     verdicts: list[Verdict] = []
     failed: dict[str, str] = {}
-    with bar(len(scripts), "checking", "script") as progress:
-        for path, found in several(lab, scripts, limit):
-            name = str(path.relative_to(folder))
-            if isinstance(found, Verdict):
-                found.script = name
-                verdicts.append(found)
-            else:
-                failed[name] = str(found)
-            progress.update()
+    for path, found in several(lab, scripts, limit):
+        name = str(path.relative_to(folder))
+        if isinstance(found, Verdict):
+            found.script = name
+            verdicts.append(found)
+        else:
+            failed[name] = str(found)
     verdicts.sort(key=lambda each: each.script)
     out.mkdir(parents=True, exist_ok=True)
     (out / "marks.csv").write_text(to_csv(verdicts, failed))
