@@ -103,8 +103,12 @@ def reset(number: str, here: Path) -> tuple[Path, Path | None]:
         old = (lab.with_name(f"old_{lab.name}_{n}") for n in range(1, 1000))
         kept = next(path for path in old if not path.exists())
         lab.rename(kept)
+        beside = kept / "scripts"
+        while beside.exists():
+            beside = beside.with_name(f"{beside.name}_")
         for mine in changed:
-            mine.rename(kept / mine.name)
+            beside.mkdir(exist_ok=True)
+            mine.rename(beside / mine.name)
     write(course, everything=((kept or lab) / "solution").exists())
     return lab, kept
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
 
-from .compare.machine import cores
 from .progress import bar
 
 MOST = 8  # at a time: each may fill some GB of memory
@@ -22,7 +22,7 @@ def several(
     Where it is left early, by an interrupt, nothing new begins, and what runs is the caller's to
     end. `title` and `unit` are the bar's.
     """
-    pool = ThreadPoolExecutor(max(1, min(len(items), cores(), MOST)))
+    pool = ThreadPoolExecutor(max(1, min(len(items), len(os.sched_getaffinity(0)), MOST)))
     try:
         with bar(len(items), title, unit) as progress:
             jobs = {pool.submit(do, item): item for item in items}

@@ -314,7 +314,7 @@ def _ref(self: Any) -> Any:
 def _read_value(self: Any) -> Any:
     """The value as a tensor, which stays as it is when the variable changes."""
     used("variable.read_value()")
-    return importlib.import_module("tensorflow").identity(self.value)
+    return importlib.import_module("keras").ops.copy(self.value)
 
 
 def _keras(keras: ModuleType) -> None:

@@ -63,13 +63,22 @@ class _Verdict(_Handler):
             self.finish(str(error))
 
 
-class _Join(tornado.web.RequestHandler):
+class _Join(_Handler):
     """What a browser shows of the address that students give to `hvdlab join`."""
 
+    def initialize(self) -> None:
+        pass
+
+    def prepare(self) -> None:
+        """The token is in the address itself."""
+
     def get(self) -> None:
+        asked = self.request
+        address = f"{asked.protocol}://{asked.host}{asked.path}"
+        if not re.fullmatch(r"[\w.:/\[\]-]+", address):  # who asks chooses the host's name
+            address = "ADDRESS, which is that of this page"
         self.set_header("Content-Type", "text/plain; charset=utf-8")
-        self.set_header("X-Content-Type-Options", "nosniff")
-        self.finish(f"Type this in a terminal:\n\n    hvdlab join {self.request.full_url()}\n")
+        self.finish(f"Type this in a terminal:\n\n    hvdlab join {address}\n")
 
 
 class _Page(_Handler):

@@ -60,7 +60,9 @@ def _is_at(rank: Rank) -> str:
         return ""
     here, error = rank.here[0], rank.phases[-1].error
     if here["where"]:
-        return f"was in {here['where']}, and had done nothing else for {here['seconds']} s"
+        long = here["seconds"] >= 2  # else it is at work, only slowly
+        since = f", and had done nothing else for {here['seconds']} s" if long else ""
+        return f"was in {here['where']}{since}"
     return f"had failed: {error[:100]}" if error else "had come to the end of the script"
 
 

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -92,7 +93,8 @@ def observe(
     nest: Nest | None = None,
     np: int = RANKS,
     gpus: int = GPUS,
-    reference: Callable[[], Recording] | None = None,
+    reference: Callable[..., Recording] | None = None,
+    given_up: threading.Event | None = None,
 ) -> Recording:
     """Run the script on `np` ranks, once for each list of arguments, and tell what was seen.
 
@@ -105,8 +107,9 @@ def observe(
             epochs at most; None: as many as the script wants.
         nest: of `warm`, where one check at a time runs.
         gpus: how many the host is pretended to have.
-        reference: a run of a right script. Where nothing happens for much longer than that takes on
-            this machine, the run is ended before the limit.
+        reference: a run of a right script, which takes `given_up` too. Where nothing happens for
+            much longer than that takes on this machine, the run is ended before the limit.
+        given_up: set from outside, it ends the run.
 
     Raises OSError if the script can't be read.
     """
@@ -135,8 +138,11 @@ def observe(
         before = [_files(folder / f"rank-{rank}") for rank in range(np)]
         python = nest.python if nest else [sys.executable]
         observer = [*python, "-m", "hvdlab.check.observe"]
-        with ThreadPoolExecutor(1) as pool:
-            stopped = _run(folder, limit, observer, np, _Silence(reference, pool))
+        silence = _Silence(reference, given_up or threading.Event())
+        try:
+            stopped = _run(folder, limit, observer, np, silence)
+        finally:
+            silence.close()
         return _read(folder, before, stopped)
 
 
@@ -240,15 +246,23 @@ class _Silence:
     whatever else is at work there holds up both of them.
     """
 
-    def __init__(self, reference: Callable[[], Recording] | None, pool: ThreadPoolExecutor):
-        self._reference, self._pool = reference, pool
+    def __init__(self, reference: Callable[..., Recording] | None, given_up: threading.Event):
+        self._reference, self.given_up = reference, given_up
+        self._pool = ThreadPoolExecutor(1)
+        self._over = threading.Event()
         self._took: Future[float] | None = None
+
+    def close(self) -> None:
+        """End the right script, if it is still running."""
+        self._over.set()
+        self._pool.shutdown()
 
     def is_long(self, since: float) -> str:
         """Whether nothing was seen since that time for too long, in words; empty if not."""
         seconds = time.time() - since
         if seconds < SILENCE_S / 2 or self._reference is None:
-            self._took = None
+            if self._took is not None and self._took.done():
+                self._took = None  # the machine may be slower the next time
             return ""
         if self._took is None:
             self._took = self._pool.submit(self._measure)
@@ -261,7 +275,7 @@ class _Silence:
 
     def _measure(self) -> float:
         start = time.monotonic()
-        recording = self._reference()
+        recording = self._reference(given_up=self._over)
         well = all(events and events[-1]["event"] == "finished" for events in recording.events)
         return time.monotonic() - start if well else math.inf
 
@@ -277,6 +291,8 @@ def _watch(
         if time.monotonic() > deadline:
             _ask(folder, np)
             return f"it was still running after {limit:g} s"
+        if silence.given_up.is_set():
+            return "it was given up"
         for rank in range(np):
             for name in ("stdout", "stderr"):
                 with contextlib.suppress(OSError):
@@ -296,7 +312,7 @@ def _watch(
             if long := silence.is_long(changed):
                 _ask(folder, np)
                 return long
-            if all(_says(folder, rank, b'"finished"') for rank in range(np)):
+            if all(_says(folder, rank, "finished") for rank in range(np)):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     job.wait(10)
                 return ""
@@ -321,15 +337,15 @@ def _ask(folder: Path, np: int) -> None:
     """Have each rank say where it is; one that is in a library's code may not."""
     (folder / ASKED).touch()
     end = time.monotonic() + ANSWER_S
-    while time.monotonic() < end and not all(_says(folder, n, b'"here"') for n in range(np)):
+    while time.monotonic() < end and not all(_says(folder, n, "here") for n in range(np)):
         time.sleep(0.1)
 
 
-def _says(folder: Path, rank: int, word: bytes) -> bool:
-    """Whether that is among the last things in the record of a rank."""
+def _says(folder: Path, rank: int, event: str) -> bool:
+    """Whether that is among the last events in the record of a rank."""
     with contextlib.suppress(OSError), open(folder / f"record-{rank}.jsonl", "rb") as record:
         record.seek(max(0, record.seek(0, os.SEEK_END) - 500))
-        return word in record.read()
+        return f'{{"event": "{event}"'.encode() in record.read()
     return False
 
 

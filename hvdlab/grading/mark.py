@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..ending import end
 from ..several import several
 from . import CourseError
 
@@ -48,16 +49,19 @@ def mark(course: Path, lab: str, force: bool = False) -> Iterator[tuple[str, str
             process.send_signal(signal.SIGINT)
         told = process.communicate()[1].strip()
         running.remove(process)
-        how = f"nbgrader ended with exit code {process.returncode}"
-        return (told.splitlines() or [how])[-1] if process.returncode else ""
+        return _cause(told, process.returncode) if process.returncode else ""
 
     try:
         for submission, problem in several(one, submissions, "marking", "submission"):
             yield submission.parent.name, problem
     finally:
         ended.set()
-        left = list(running)
-        for process in left:
-            process.send_signal(signal.SIGINT)
-        for process in left:
-            process.wait()
+        for process in list(running):
+            end(process, patience=60)
+
+
+def _cause(told: str, code: int) -> str:
+    """What went wrong: the last line of the traceback that nbgrader shows among its own words."""
+    lines = [line for line in told.splitlines() if line.strip()]
+    causes = [line for line in lines if not line.startswith("[AutogradeApp")] or lines
+    return causes[-1].strip() if causes else f"nbgrader ended with exit code {code}"

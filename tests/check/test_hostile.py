@@ -92,7 +92,7 @@ def reference(tmp_path):
         script = tmp_path / "reference" / "right.py"
         script.parent.mkdir()
         script.write_text(f"import time\ntime.sleep({seconds})\n")
-        return lambda: observe(script, [[]])
+        return lambda given_up: observe(script, [[]], given_up=given_up)
 
     return takes
 
@@ -107,6 +107,20 @@ def test_a_silent_script_is_ended_before_its_time_and_says_where_it_is(
     assert text.startswith("stopped: nothing happened for ") and "; a right script takes" in text
     assert "rank 0 had come to the end of the script" in text
     assert "rank 1 was in hostile.py, line 5, and had done nothing else for" in text
+
+
+def test_the_right_script_ends_with_the_other_one(run, reference, monkeypatch):
+    """Nobody waits for it; by itself it would go on until its own limit."""
+    monkeypatch.setattr("hvdlab.check.run.SILENCE_S", 2.0)
+    slow, recordings = reference(10_000), []
+
+    def right(given_up):
+        recordings.append(slow(given_up))
+        return recordings[-1]
+
+    recording = run(START + "import time\ntime.sleep(6)\n", 200.0, reference=right)
+    assert not recording.stopped
+    assert [each.stopped for each in recordings] == ["it was given up"]
 
 
 def test_a_silent_script_is_not_ended_while_a_right_one_is_as_slow(run, reference, monkeypatch):

@@ -35,4 +35,7 @@ def test_an_error_ends_it_and_nothing_new_begins():
     with pytest.raises(KeyboardInterrupt):
         list(several(fail, range(100), "failing", "thing"))
     end.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("ThreadPool"):
+            thread.join(60)
     assert len(begun) <= MOST + 1

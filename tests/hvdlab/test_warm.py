@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import psutil
@@ -35,9 +36,10 @@ def test_an_interrupt_is_for_the_ranks_and_the_nest_says_nothing(place, capfd):
     with Nest((), place, dict(os.environ)) as nest:
         rank = subprocess.Popen([*nest.python, "rank.py"], stdout=subprocess.PIPE, text=True)
         try:
-            process = next(p for p in psutil.Process().children() if p.pid != rank.pid)
+            process = psutil.Process(nest._process.pid)
             while not Path("begun").exists():
                 assert nest.is_up and rank.poll() is None
+                time.sleep(0.02)
             process.send_signal(signal.SIGINT)
             process.children()[0].send_signal(signal.SIGINT)  # as to all of a terminal
             assert rank.communicate(timeout=60)[0] == "interrupted\n" and rank.returncode == 0

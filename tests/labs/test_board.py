@@ -229,7 +229,8 @@ def test_a_hub_joins_by_a_variable(board, env, tmp_path):
 
 
 def test_a_browser_is_told_what_the_students_address_is_for(board):
-    assert f"hvdlab join {board.join}" in board.read(board.join)
+    told = board.read(f"{board.join}?a=1&b=2")
+    assert f"hvdlab join {board.join}\n" in told and "a=1" not in told
 
 
 def test_tokens_are_needed_and_stay_the_same(board, env, tmp_path):

@@ -54,7 +54,7 @@ def test_a_lab_is_set_back_and_the_work_kept_beside_it(course):
         assert done.returncode == 0 and str(kept) in done.stdout, done.stderr
         assert (kept / "06_pytorch.ipynb").read_text() == f"mine {turn}"
         assert (kept / "work/my_torch.py").read_text() == "converted"
-        assert (kept / "mnist_torch.py").read_text() == "edited"
+        assert (kept / "scripts/mnist_torch.py").read_text() == "edited"
         assert [path.name for path in lab.iterdir()] == ["06_pytorch.ipynb"]
         assert (lab / "06_pytorch.ipynb").read_bytes() == original
         assert (course / "scripts/mnist_torch.py").read_text() != "edited"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -45,7 +46,8 @@ class Recorder:
 
     def alive(self) -> None:
         """Let it be seen that something happens of which nothing is written down."""
-        os.utime(self._fd)
+        with contextlib.suppress(OSError):  # a child that has closed its files
+            os.utime(self._fd)
 
     def where(self, frame: FrameType | None = None) -> str:
         """The line of the student's files that is being run, such as "my.py, line 12"."""
