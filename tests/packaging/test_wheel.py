@@ -187,7 +187,7 @@ def test_labs_are_written_from_the_wheel_and_edits_stay(alone, tmp_path):
         f"import os; os.chdir({str(course)!r}); {code.replace(str(words), repr(['reset', '06']))}"
     )
     ask(Path(sys.executable), code, PYTHONPATH=str(alone))
-    assert (course / "labs/old_06_pytorch_1/mnist_torch.py").read_text() == "mine"
+    assert (course / "labs/old_06_pytorch_1/scripts/mnist_torch.py").read_text() == "mine"
 
 
 def test_the_shell_completes_the_commands(alone):
