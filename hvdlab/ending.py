@@ -20,7 +20,9 @@ def end(job: subprocess.Popen, how: signal.Signals = signal.SIGINT, patience: fl
     """
     if job.poll() is not None:
         return
-    started = psutil.Process(job.pid).children(recursive=True)
+    started: list[psutil.Process] = []
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may end now, and another thread reap it
+        started = psutil.Process(job.pid).children(recursive=True)
     job.send_signal(how)
     try:
         job.wait(patience)

@@ -213,6 +213,7 @@ class Engine:
             cuda.settle(request)
 
     def _wait(self, request: Request) -> None:
+        # Most waits end here, before it pays to write down who waits for what.
         for _ in range(0 if self.world.crowded else _SPINS):
             self.progress()
             if request.done:
