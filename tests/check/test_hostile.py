@@ -131,17 +131,25 @@ def test_a_silent_script_is_not_ended_while_a_right_one_is_as_slow(run, referenc
 
 
 @pytest.mark.parametrize(
-    "does", ["print(n, flush=True)", "open(f'f{n}', 'w').write('x')", "__import__(f'helper_{n}')"]
+    "does, seen",
+    [
+        ("print(n, flush=True)", True),
+        ("open(f'f{n}', 'w').write('x')", True),
+        ("__import__(f'helper_{n}')", True),
+        ("pass", False),
+    ],
 )
-def test_a_slow_script_in_which_something_happens_is_not_ended(
-    run, reference, monkeypatch, tmp_path, does
+def test_a_slow_script_is_ended_only_if_nothing_happens_in_it(
+    run, reference, monkeypatch, tmp_path, does, seen
 ):
-    monkeypatch.setattr("hvdlab.check.run.SILENCE_S", 4.0)
+    monkeypatch.setattr("hvdlab.check.run.SILENCE_S", 6.0)
+    right = reference(0)(None)  # is there at once, so that the silence alone decides
     for n in range(16):
         (tmp_path / f"helper_{n}.py").touch()
-    text = f"import time\nfor n in range(16):\n    {does}\n    time.sleep(0.4)\nprint('done')\n"
-    recording = run(START + text, reference=reference(0))
-    assert [lines[-1] for lines in recording.printed] == ["done"] * 2 and not recording.stopped
+    text = f"import time\nfor n in range(16):\n    {does}\n    time.sleep(0.6)\nprint('done')\n"
+    recording = run(START + text, reference=lambda given_up: right)
+    assert bool(recording.stopped) is not seen
+    assert all(("done" in lines) is seen for lines in recording.printed)
 
 
 def test_a_flood_of_output_is_stopped(run):
