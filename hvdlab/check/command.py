@@ -16,10 +16,10 @@ from . import check
 from .catch_up import catch_up as merged
 from .catch_up import difference, halfway, up_to
 from .course import CheckError, find, script_of
+from .many import check_many
 from .mistakes import fitting
 from .sabotage import hide, known_as
 from .sabotage import reveal as revealed
-from .several import several
 from .show import page, show, to_csv
 from .verdict import DONE, OPEN, WRONG, Verdict
 
@@ -71,7 +71,7 @@ def mark(lab: str, folder: Path, out: Path, as_json: bool, limit: float) -> bool
         raise CheckError(f"no Python files in {folder}")
     verdicts: list[Verdict] = []
     failed: dict[str, str] = {}
-    for path, found in several(lab, scripts, limit):
+    for path, found in check_many(lab, scripts, limit):
         name = str(path.relative_to(folder))
         if isinstance(found, Verdict):
             found.script = name

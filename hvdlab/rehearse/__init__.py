@@ -89,6 +89,7 @@ def _run(lab: Lab, make: Callable[[Lab], NotebookNode], students: int, out: Path
                 while not all(each.done() for each in runs):  # one may only be starting its own
                     watchdog.end(folder, MARK, politely=False)
                     wait(runs, 0.1)
+                _filled(logs)
                 raise
             # What ends with its notebook has a moment for it.
             deadline = time.monotonic() + watchdog.PATIENCE
@@ -98,11 +99,7 @@ def _run(lab: Lab, make: Callable[[Lab], NotebookNode], students: int, out: Path
             run.problems.append(f"{left} processes were left; hvdlab has ended them")
         run.seen.disk = sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file())
         run.seen.disk //= students
-    for log in logs:
-        if log.stat().st_size:
-            run.logs.append(log)
-        else:
-            log.unlink()
+    run.logs = _filled(logs)
     for number, (notebook, file, problem) in enumerate(zip(notebooks, files, told, strict=True), 1):
         nbformat.write(notebook, file)
         if problem:
@@ -112,6 +109,14 @@ def _run(lab: Lab, make: Callable[[Lab], NotebookNode], students: int, out: Path
         run.waited = max(run.waited, sum(seconds for seconds, _ in took))
         run.longest = max([run.longest, *took])
     return run
+
+
+def _filled(logs: list[Path]) -> list[Path]:
+    """Those in which something was written; the others are removed."""
+    for log in logs:
+        if log.exists() and not log.stat().st_size:
+            log.unlink()
+    return [log for log in logs if log.exists()]
 
 
 def _execute(notebook: NotebookNode, folder: Path, log: Path) -> str:

@@ -58,8 +58,8 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SlurmctldParameters=preempt_send_user_signal
 
-# A class wants to see things happen.
-KillWait=5
+# A class wants to see things happen; a busy machine, to end its own.
+KillWait=10
 MinJobAge=86400
 SlurmdTimeout=30
 ReturnToService=1

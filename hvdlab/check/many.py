@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from ..several import several as some_at_a_time
+from ..several import several
 from ..warm import Nest
 from . import check
 from .course import CheckError, script_of
@@ -15,7 +15,7 @@ from .run import IMPORTS, warm
 from .verdict import Verdict
 
 
-def several(
+def check_many(
     lab: str, scripts: Sequence[Path], limit: float
 ) -> Iterator[tuple[Path, Verdict | CheckError]]:
     """The verdict on each script, or why there is none, as soon as it is known; with a bar.
@@ -36,4 +36,4 @@ def several(
             except CheckError as error:
                 return error
 
-        yield from some_at_a_time(one, scripts, "checking", "script")
+        yield from several(one, scripts, "checking", "script")
