@@ -14,7 +14,7 @@ BASE_LR = 0.01  # what the first run is given; the second one has the script's o
 BATCH = 16  # images a step, for each process
 TRAIN, TEST = 256, 100  # images of the slice
 LIMIT = [f"--limit={TEST}"]  # for scripts that count on as many test images as training images
-OPTION_FILES = (".yaml", ".yml", ".json")
+OPTION_FILES = (".yaml", ".yml", ".json", ".toml")
 VERSION = 0.3  # how like the course's script a version of it is, at least
 SCRIPTS = source() / "scripts"
 

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import json
+import itertools
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import yaml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 # What other people call the options of the course's scripts.
 ALIASES = {
@@ -34,6 +43,8 @@ ALIASES = {
     "--warmup-epochs": ("--warmup-epochs", "--warm-up-epochs"),
 }
 FILES = ("--checkpoint", "--save")  # not folders
+LARGEST = 1 << 16  # bytes of an option file
+MOST = 1000  # of its keys: one that refers to itself has no end
 _MADE = re.compile(r"""["']--["']\s*\+|f["']--\{""")  # of the fields of a class
 _WORDS = re.compile(r"""(?:split|partition)\(\s*["']=["']|\b(?:omegaconf|hydra)\b""")
 
@@ -57,21 +68,22 @@ def words_of(text: str, files: Sequence[Path]) -> set[str]:
         return set()
     found = set(_fields(text))
     for file in files:
-        with contextlib.suppress(ValueError, RecursionError):  # no JSON
-            found.update(_keys(file.read_text(errors="replace")))
+        with contextlib.suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
+            found.update(itertools.islice(_keys(_read(file)), MOST))
     return found
 
 
-def _keys(text: str) -> Iterator[str]:
-    """The keys of YAML in blocks, or of JSON; those of a key below it, as in `optimizer.lr`."""
-    above: list[tuple[int, str]] = []
-    if text.lstrip().startswith("{"):
-        text = json.dumps(json.loads(text), indent=1)
-    for indent, name in re.findall(r"""^( *)["']?([\w-]+)["']? *:""", text, re.M):
-        while above and above[-1][0] >= len(indent):
-            above.pop()
-        above.append((len(indent), name))
-        yield ".".join(each for _, each in above)
+def _read(file: Path) -> Any:
+    """What an option file holds; nothing of one that is too large to be one."""
+    text = file.read_text(errors="replace") if file.stat().st_size <= LARGEST else ""
+    return tomllib.loads(text) if file.suffix == ".toml" else yaml.safe_load(text)  # or JSON
+
+
+def _keys(tree: Any, above: str = "") -> Iterator[str]:
+    """The keys; those of a mapping below its own, as in `optimizer.lr`."""
+    for name, value in tree.items() if isinstance(tree, dict) else ():
+        yield f"{above}{name}"
+        yield from _keys(value, f"{above}{name}.")
 
 
 def _fields(text: str) -> Iterator[str]:

@@ -166,6 +166,10 @@ def test_options_that_are_words_or_made_of_fields_are_found(tmp_path):
     (tmp_path / "a.yaml").write_text("optimizer:\n  lr: 0.1\nresume: false\nout: null\n")
     _, second = arguments_for(ALL[0].phases(), options_named(path))
     assert second == ["resume=true", "out={home}/logs"]
+    path.write_text("import sys\nopen('a.toml')\nsys.argv[1].partition('=')\n")
+    (tmp_path / "a.toml").write_text("epochs = 3\n[optimizer]\nlr = 0.1\n")
+    first, _ = arguments_for(ALL[0].phases(), options_named(path))
+    assert first == ["epochs=2", "optimizer.lr=0.01"]
     path.write_text(fields + "for each in fields(Config):\n    add('--' + each.name)\n")
     assert {"--epochs", "--batch"} <= options_named(path)
     path.write_text("for name, kind in [('epochs', int), ('depth', int)]:\n    add('--' + name)\n")
@@ -179,7 +183,12 @@ def test_what_is_nested_too_deeply_to_be_read_stops_no_other_check(tmp_path):
         with pytest.raises(CheckError, match="train.py is no valid Python"):
             options_named(path)
     path.write_text("open('a.json')\nname, value = words.split('=')\n")
-    (tmp_path / "a.json").write_text('{"a": ' * 100_000)
+    (tmp_path / "a.json").write_text('{"a": ' * 10_000)
+    assert options_named(path) == set()
+    path.write_text("open('a.yaml')\nname, value = words.split('=')\n")
+    (tmp_path / "a.yaml").write_text("&a\nepochs: 2\nagain: *a\n")
+    assert "epochs" in options_named(path)
+    (tmp_path / "a.yaml").write_text("epochs: [2\n")
     assert options_named(path) == set()
 
 
