@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..warm import Nest
+from .aliases import arguments_for, has
 from .course import (
     ALL,
     LABS,
@@ -28,10 +29,10 @@ from .course import (
     outside,
     python_of,
     script_of,
+    source_of,
 )
 from .evidence import NO_INIT, read
 from .judge import judge
-from .options import arguments_for, has
 from .run import TIME_S, Recording, observe
 from .runtime_facts import GPUS
 from .verdict import StepVerdict, Verdict
@@ -83,28 +84,25 @@ def record(
     """
     options = options_named(path)
     steps = STEPS if script.outside else None
-    if not script.is_version:
-        script = replace(script, names_rate=has(options, "--base-lr"))
-        if not has(options, "--resume", "--log-dir"):
-            script = script.without("resume")
+    if not script.is_version and not _may_resume(path, options):
+        script = script.without("resume")
     known = next((each for each in ALL if each.name == script.name), ALL[0])
-    ways = {"limit": limit, "steps": steps, "nest": nest}
+    ways: dict[str, Any] = {"limit": limit, "steps": steps, "nest": nest}
     ways["reference"] = partial(observe, known.solution, known.phases(), limit, nest=nest)
     whole = script.phases()
-    fewer = [[*phase, *LIMIT] for phase in whole]
-    tries = [
-        whole,
-        arguments_for(whole, options),
-        arguments_for(fewer, options),
-        [[] for _ in whole],
-    ]
-    for phases in tries[:2] if script.is_version else tries[1:]:
+    fewer, nothing = [[*phase, *LIMIT] for phase in whole], [[] for _ in whole]
+    # The arguments, and what the script is told where it asks for variables.
+    tries = [(arguments_for(each, options), each) for each in (whole, fewer, nothing)]
+    for phases, variables in [(whole, whole), tries[0]] if script.is_version else tries:
+        ways["variables"] = variables
         recording = observe(path, phases, **ways)
         if not _are_refused(recording):
             break
     if script.is_version:
         return script, path.name, recording
-    taken = {word.partition("=")[0] for word in phases[-1]}
+    first, second = (read(recording)[0].phase(number) for number in (0, 1))
+    script = replace(script, names_rate=first.option("--base-lr") is not None)
+    taken = {argument.partition("=")[0] for argument in second.arguments}
     if not has(taken, "--resume", "--checkpoint") and not _goes_on(recording):
         script = script.without("resume")
     before = judge(script, path.name, recording)
@@ -119,6 +117,13 @@ def record(
         shared = observe(path, phases[:1], **ways, gpus=0)
         recording = replace(recording, without_gpus=shared.events)
     return script, path.name, recording
+
+
+def _may_resume(path: Path, options: set[str]) -> bool:
+    """Whether a script has an option for it, or may ask its environment for one."""
+    text = source_of(path)[0]
+    asks = "environ" in text or "getenv" in text
+    return has(options, "--resume", "--log-dir") or (asks and "resume" in text.lower())
 
 
 def _needs_no_gpu(events: list[dict[str, Any]]) -> bool:

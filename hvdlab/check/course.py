@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..handout import source
-from .options import given, options_of, words_of
+from .aliases import given
+from .options import options_of, words_of
 
 BASE_LR = 0.01  # what the first run is given; the second one has the script's own
 BATCH = 16  # images a step, for each process
@@ -150,7 +151,7 @@ class CheckError(RuntimeError):
 def python_of(path: Path) -> str:
     """The text of a file. Raises CheckError if it can't be read or is no Python."""
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8-sig")
         ast.parse(text)
     except (OSError, UnicodeDecodeError) as error:
         raise CheckError(f"{path}: {error}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .evidence import SMALL, Case, Rank
+from .evidence import NO_INIT, SMALL, Case, Rank
 from .run import RANKS
 
 _GIVEN_UP = re.compile(
@@ -15,9 +15,12 @@ _GIVEN_UP = re.compile(
 
 # What an error's words, and the functions that raised it, say of the step.
 _SAYS = (
+    (re.compile(rf"^{NO_INIT}"), "init"),
     (re.compile(r"root.rank|broadcast_(parameters|variables|optimizer|global)"), "broadcast"),
-    (re.compile(r"named_parameters|models differ|backward passes|Distributed(Optim|Grad)"),
-     "optimizer"),
+    (re.compile(r"named_parameters|models differ|backward.passes|Distributed(Optim|Grad)|"
+                r"the gradient of|gradient_predivide|step\(\) or synchronize"), "optimizer"),
+    (re.compile(r"metric '.*' is not averaged"), "metrics"),
+    (re.compile(r"learning rate is a schedule"), "schedule"),
     (re.compile(r"(?i)cardinality|number of samples|size mismatch between|match target batch|"
                 r"process group"), "shard"),
 )  # fmt: skip

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from .aliases import given
 from .course import Script
-from .options import given
 from .run import Recording
 
 Event = dict[str, Any]
@@ -91,6 +91,7 @@ class Phase:
     where: str = ""
     called: list[str] = field(default_factory=list)  # the functions in which the error was raised
     ended: bool = False
+    buffers: str = ""  # a digest of the model's, such as running means, before its first batch
 
     def option(self, name: str) -> str | None:
         """What the run was given for an option, whatever it is called."""
@@ -204,7 +205,7 @@ def _read_rank(events: list[Event]) -> Rank:
             rank.phases.append(Phase())
             ids, losses, expected, batches, reduced, tests = [], [], [], 0, 0, False
             sent = None
-            rank.phases[-1].arguments = event.get("arguments", [])
+            rank.phases[-1].arguments = list(event.get("arguments", []))
         elif kind == "finished":
             rank.finished = True
         elif kind == "data":
@@ -258,6 +259,10 @@ def _read_rank(events: list[Event]) -> Rank:
             fields["again"] = bool(phase.steps) and not ids and not losses
             phase.epochs[-1].steps.append(Step(**fields))
             ids, losses, expected, batches, reduced, sent = [], [], [], 0, 0, None
+        elif kind == "option" and event["argument"] not in phase.arguments:
+            phase.arguments.append(event["argument"])  # from its environment
+        elif kind == "buffers":
+            phase.buffers = event["digest"]
         elif kind == "end":
             phase.error, phase.where = _in_short(event["error"]), event.get("where", "")
             phase.ended = True

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from . import endings, reported, training
+import re
+
+from . import endings, rates, reported, training
 from .course import Script
 from .evidence import NO_INIT, Case, Finding, Rank, Unseen, parted, tell_both
 from .run import RANKS, Recording
 from .runtime_facts import CORES, GPUS
 from .verdict import DONE, OPEN, UNSEEN, WRONG, StepVerdict, Verdict
+
+# What a logger or a bar of progress writes on stderr.
+_TOLD = re.compile(r"INFO:|.*\d%\|.*\| *\d+/\d+ ")
 
 
 def judge(script: Script, name: str, recording: Recording) -> Verdict:
@@ -31,6 +36,8 @@ def judge(script: Script, name: str, recording: Recording) -> Verdict:
             result, seen = _JUDGES[step.key](case)
         except Unseen as early:
             result, seen = UNSEEN, str(early)
+        except (LookupError, ArithmeticError) as odd:  # of a script that does what no other does
+            result, seen = UNSEEN, f"what was recorded can't be judged: {odd!r}"
         verdict.steps.append(StepVerdict.of_step(step, result, seen))
     if not verdict.failing():  # else the end follows from what was found
         verdict.steps = [
@@ -113,8 +120,6 @@ def _device_of_run(case: Case, number: int, locals_: list[int]) -> Finding:
 
 def _chosen(events: list[dict]) -> tuple[list[int], str]:
     """The GPUs that a rank uses in a run, and in words."""
-    if len(events) > 1 and events[0].get("index") == 0 and events[0]["how"] == "used":
-        events = events[1:]  # a device without a number, before one was set
     lists = [event["chosen"] for event in events if "chosen" in event]
     set_, used = ([e["index"] for e in events if e["how"] == how] for how in ("set", "used"))
     numbers = lists[-1] if lists else sorted({*used, *set_[-1:]})
@@ -145,15 +150,22 @@ def _broadcast(case: Case) -> Finding:
                 "after the resume both ranks had weights that are not those of rank 0, which has "
                 "read the checkpoint"
             )
+        if len({each.buffers for each in case.phases(phase)}) > 1:
+            return WRONG, (
+                f"the model's buffers, such as the running means of a batch norm, differed{which} "
+                "before the first batch"
+            )
         if pairs[-1][0].untrained != pairs[-1][1].untrained:
             return WRONG, (
                 f"the parameters that the optimizer doesn't train differed{which} until the end"
             )
         averaged = all(one.grads == other.grads for one, other in pairs)
         # Ranks that went on at different epochs take steps of different length: that is the resume.
-        apart = phase == 1 and (
-            _other_rates(case) or len({len(parted(each)) for each in case.phases(1)}) > 1
-        )
+        # Where they do so from the start, it is the schedule.
+        apart = any(one.lr != other.lr for one, other in pairs)
+        if phase == 1:
+            counts = {len(parted(each)) for each in case.phases(1)}
+            apart = bool(_other_rates(case)) or len(counts) > 1
         if averaged and not apart and not all(same[1:]):
             return WRONG, (
                 f"equal weights{which} at first, the same gradients in each step, and yet different"
@@ -170,6 +182,8 @@ def _resumes_from_another(case: Case) -> bool:
 
     They are equal before step 1, or only before step 2, as with a callback.
     """
+    if len(case.pairs(1)) < 2:
+        return False
     (mine, other), (second, _) = case.pairs(1)[:2]
     if mine.before != other.before:
         return second.before != mine.after and second.before == other.after
@@ -183,7 +197,7 @@ def _rank0(case: Case) -> Finding:
     for rank in range(RANKS):
         # What a script logs on purpose; warnings of libraries are not its doing.
         logged = [event["text"] for event in case.ranks[rank].logged]
-        logged = logged or [x for x in recording.logged[rank] if x.startswith("INFO:")]
+        logged = logged or [x for x in recording.logged[rank] if _TOLD.match(x)]
         lines, files = [*recording.printed[rank], *logged], recording.files[rank]
         wrong |= bool(rank and (lines or files))
         shown.append(len(lines))
@@ -217,6 +231,14 @@ def _resume(case: Case) -> Finding:
         return WRONG, told
     if other := _other_rates(case):
         return WRONG, f"{told}; their rates were {other}, as in different epochs"
+    before, common = (
+        len(set.intersection(*(set(parted(phase)[0]) for phase in case.phases(n)))) for n in (0, 1)
+    )
+    if common > 0.1 * len(parted(phases[0])[0]) and before <= RANKS:
+        return WRONG, (
+            f"{told}, and then {common} images were read by both ranks, unlike before the resume: "
+            "as in different epochs"
+        )
     asked = {call["kind"] for call in phases[1].calls if not call["steps"]}
     if not asked & {"broadcast", "exchange", "allgather"}:
         return OPEN, f"{told}; rank 1 asked nobody where to go on"
@@ -256,12 +278,16 @@ def _threads(case: Case) -> Finding:
         told = f"without a GPU {told}"
     if result != DONE:
         return result, told
-    apart = [e["count"] for rank in case.ranks for e in rank.threads if e["phase"] == 1]
-    one = [e["count"] for e in case.alone.threads if e["phase"] == 1]
-    if one and apart and CORES in one and set(apart) == {CORES // RANKS}:
+    apart = {e["count"] for rank in case.ranks for e in rank.threads if e["phase"] == 1}
+    inits = [each for rank in case.ranks for each in rank.inits]
+    is_alone = any(each["phase"] == each.get("local_size") == 1 for each in inits)
+    # As the only process of its host; a version of the course's script takes all cores then.
+    one = {e["count"] for e in case.alone.threads if e["phase"] == 1}
+    whole = CORES in one or (case.script.is_version and is_alone)
+    if whole and apart == {CORES // RANKS}:
         return WRONG, (
-            f"on a host of its own each rank uses {apart[-1]} of {CORES} cores (pretended): they "
-            "are shared by the ranks of that host only"
+            f"on a host of its own each rank uses {CORES // RANKS} of {CORES} cores (pretended): "
+            "they are shared by the ranks of that host only"
         )
     return (DONE, told) if sharing > 1 else (UNSEEN, f"{told}; no ranks that share one were seen")
 
@@ -284,13 +310,13 @@ def _threads_of_run(ranks: list[Rank], number: int) -> tuple[str, str, int]:
 _JUDGES = {
     "init": _init,
     "device": _device,
-    "rate": training.rate,
+    "rate": rates.rate,
     "optimizer": training.optimizer,
     "broadcast": _broadcast,
     "shard": training.shard,
     "rank0": _rank0,
     "resume": _resume,
     "metrics": reported.metrics,
-    "schedule": training.schedule,
+    "schedule": rates.schedule,
     "threads": _threads,
 }

@@ -1,4 +1,4 @@
-"""The options of a script, by whatever library it reads them, and their names elsewhere."""
+"""The options that a script has, by whatever library it reads them."""
 
 from __future__ import annotations
 
@@ -13,49 +13,32 @@ from typing import Any
 
 import yaml
 
+from .aliases import ALIASES, dashed
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-# What other people call the options of the course's scripts.
-ALIASES = {
-    "--base-lr": ("--base-lr", "--lr", "--learning-rate"),
-    "--epochs": ("--epochs", "--num-epochs", "--n-epochs", "--max-epochs"),
-    "--batch-size": ("--batch-size", "--batch", "--bs"),
-    "--log-dir": (
-        "--log-dir",
-        "--logdir",
-        "--out",
-        "--output",
-        "--out-dir",
-        "--output-dir",
-        "--save-dir",
-        "--run-dir",
-        "--folder",
-        "--checkpoint-dir",
-        "--checkpoint",
-        "--save",
-    ),
-    "--log-file": ("--log-file", "--csv", "--csv-file"),
-    "--limit": ("--limit", "--images", "--num-images", "--max-images", "--samples", "--subset"),
-    "--resume": ("--resume", "--continue", "--restart"),
-    "--warmup-epochs": ("--warmup-epochs", "--warm-up-epochs"),
-}
-FILES = ("--checkpoint", "--save")  # not folders
-LARGEST = 1 << 16  # bytes of an option file
-MOST = 1000  # of its keys: one that refers to itself has no end
-_MADE = re.compile(r"""["']--["']\s*\+|f["']--\{""")  # of the fields of a class
+LARGEST = 1 << 13  # bytes of an option file
+MOST, DEEPEST, LONGEST = 1000, 8, 100  # of its keys: one that refers to itself has no end
+_MADE = re.compile(r"""["']--["']\s*\+|f["']--\{""")  # of fields or of names
+_PARSED = re.compile(r"""(?:prefix|startswith|strip)\(["']--?["']""")  # by the script itself
 _WORDS = re.compile(r"""(?:split|partition)\(\s*["']=["']|\b(?:omegaconf|hydra)\b""")
 
 
 def options_of(text: str) -> set[str]:
     """The options, such as "--epochs", that a script names, or makes of names or of fields."""
     made: set[str] = set()
-    if _MADE.search(text):
-        made = {_dashed(field) for field in _fields(text)}
+    parses = "argv" in text and "argparse" not in text and _PARSED.search(text)
+    if parses or _MADE.search(text):
+        made = {dashed(field) for field in _fields(text)}
         known = {alias for aliases in ALIASES.values() for alias in aliases}
-        made |= known & {f"--{name}" for name in re.findall(r"""["']([\w-]+)["']""", text)}
+        names = re.findall(r"""["']([\w-]+)["']""", text)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and _name(node) == "dict":
+                names += [each.arg for each in node.keywords if each.arg]
+        made |= known & set(map(dashed, names))
     return made | set(re.findall(r"""["'](--[\w-]+)["']""", text))
 
 
@@ -76,14 +59,17 @@ def words_of(text: str, files: Sequence[Path]) -> set[str]:
 def _read(file: Path) -> Any:
     """What an option file holds; nothing of one that is too large to be one."""
     text = file.read_text(errors="replace") if file.stat().st_size <= LARGEST else ""
-    return tomllib.loads(text) if file.suffix == ".toml" else yaml.safe_load(text)  # or JSON
+    if file.suffix == ".toml":
+        return tomllib.loads(text)
+    return yaml.load(text, yaml.BaseLoader)  # JSON, too; it makes nothing but texts
 
 
-def _keys(tree: Any, above: str = "") -> Iterator[str]:
+def _keys(tree: Any, *above: str) -> Iterator[str]:
     """The keys; those of a mapping below its own, as in `optimizer.lr`."""
-    for name, value in tree.items() if isinstance(tree, dict) else ():
-        yield f"{above}{name}"
-        yield from _keys(value, f"{above}{name}.")
+    for name, value in tree.items() if isinstance(tree, dict) and len(above) < DEEPEST else ():
+        if isinstance(name, str) and len(name) <= LONGEST:
+            yield ".".join([*above, name])
+            yield from _keys(value, *above, name)
 
 
 def _fields(text: str) -> Iterator[str]:
@@ -109,43 +95,3 @@ def _name(node: ast.AST) -> str:
     """The last part of a name, as of a decorator that is called."""
     node = node.func if isinstance(node, ast.Call) else node
     return getattr(node, "id", getattr(node, "attr", ""))
-
-
-def _dashed(option: str) -> str:
-    """The option with dashes, as in ALIASES, that a word stands for."""
-    if option.startswith("--"):
-        return option
-    return "--" + option.rpartition(".")[2].replace("_", "-")
-
-
-def arguments_for(phases: list[list[str]], options: set[str]) -> list[list[str]]:
-    """The arguments of each run, as far as the script takes them, under its own names."""
-
-    def own(argument: str) -> list[str]:
-        name, _, value = argument.partition("=")
-        known = ALIASES.get(name, (name,))
-        names = sorted(
-            (known.index(_dashed(each)), each) for each in options if _dashed(each) in known
-        )
-        if not names:
-            return []
-        option = names[0][1]
-        if _dashed(option) in FILES:
-            value += "/checkpoint"
-        if value or not option.startswith("--"):
-            option += f"={value or 'true'}"
-        return [option]
-
-    return [[each for argument in phase for each in own(argument)] for phase in phases]
-
-
-def has(options: set[str], *names: str) -> bool:
-    """Whether there is one of these, whatever it is called."""
-    known = {alias for name in names for alias in ALIASES.get(name, (name,))}
-    return any(_dashed(each) in known for each in options)
-
-
-def given(arguments: Sequence[str], name: str) -> str | None:
-    """What a run was given for an option, whatever it is called; None if nothing."""
-    pairs = [each.partition("=") for each in arguments]
-    return next((v for each, _, v in reversed(pairs) if _dashed(each) in ALIASES[name]), None)

@@ -43,6 +43,8 @@ BESIDE = ("*", "*/*", "*/*/*")
 MOST_BESIDE = 200  # files at each depth
 STALL_S = 30  # a rank that is at work and does not come; a proven deadlock ends at once
 TIME_S = 120.0
+MOST_TEXTS = 20
+TEXTS = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".log")  # in which metrics are reported
 SILENCE_S = STALL_S + 10.0  # in which nothing is seen of any rank, at least; see _Silence
 TIMES = 3  # what a right script takes in all: also at least
 ANSWER_S = 5.0  # in which a rank says where it is
@@ -63,17 +65,17 @@ class Recording:
 
     `stopped` says which limit ended the run, and is empty where none did. `alone` are the events of
     a run on one rank, where one was needed to know what one process does; `without_gpus` those of
-    ranks on one host that has none.
+    ranks on one host that has none. `texts` are the lines of what rank 0 wrote as text, by file.
     """
 
     events: list[list[dict[str, Any]]]
     printed: list[list[str]]
     logged: list[list[str]]
     files: list[list[str]]
-    reports: list[list[dict[str, Any]]] = field(default_factory=list)
     stopped: str = ""
     alone: list[dict[str, Any]] = field(default_factory=list)
     without_gpus: list[list[dict[str, Any]]] = field(default_factory=list)
+    texts: dict[str, list[str]] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """All of it as text, for `from_json`."""
@@ -95,6 +97,7 @@ def observe(
     gpus: int = GPUS,
     reference: Callable[..., Recording] | None = None,
     given_up: threading.Event | None = None,
+    variables: list[list[str]] | None = None,
 ) -> Recording:
     """Run the script on `np` ranks, once for each list of arguments, and tell what was seen.
 
@@ -110,6 +113,8 @@ def observe(
         reference: a run of a right script, which takes `given_up` too. Where nothing happens for
             much longer than that takes on this machine, the run is ended before the limit.
         given_up: set from outside, it ends the run.
+        variables: for each run, by the names of the course's options, what the script is told where
+            it asks its environment for one; by default nothing.
 
     Raises OSError if the script can't be read.
     """
@@ -130,6 +135,7 @@ def observe(
             "np": np,
             "gpus": gpus,
             "phases": phases,
+            "variables": variables or [[] for _ in phases],
             # Where there are two runs, the first one is on two hosts.
             "apart": len(phases) - 1,
             "steps": steps,
@@ -357,17 +363,20 @@ def _end(job: subprocess.Popen, token: str) -> None:
 
 
 def _read(folder: Path, before: list[set[str]], stopped: str) -> Recording:
-    events, printed, logged, files, reports = [], [], [], [], []
+    events, printed, logged, files = [], [], [], []
     for rank in range(len(before)):
         home = folder / f"rank-{rank}"
         events.append(_json_lines(folder / f"record-{rank}.jsonl"))
         printed.append(_lines(home / "stdout"))
         logged.append(_lines(home / "stderr"))
         files.append(sorted(_files(home) - before[rank] - {"stdout", "stderr"}))
-        reports.append(_json_lines(home / "logs" / "epochs.jsonl"))
-    if not stopped and not any(events):
-        stopped = "it could not be started: " + " / ".join(_lines(folder / "launcher.txt")[-5:])
-    return Recording(events, printed, logged, files, reports, stopped)
+    if not any(events):
+        said = " / ".join(_lines(folder / "launcher.txt")[-5:])
+        stopped = f"{stopped or 'it could not be started'}: {said}"
+    home = folder / "rank-0"
+    told = [name for name in files[0] if name.endswith(TEXTS) and not (home / name).is_symlink()]
+    texts = {name: _lines(home / name, 100) for name in told[:MOST_TEXTS]}
+    return Recording(events, printed, logged, files, stopped, texts=texts)
 
 
 def _lines(path: Path, most: int = 400) -> list[str]:

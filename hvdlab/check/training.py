@@ -1,4 +1,4 @@
-"""The judge's view of the training: the rate, the gradients and the data.
+"""The judge's view of the training: the gradients and the data.
 
 The measure of all of it: N ranks do what one process does with N times as many images a step.
 """
@@ -9,109 +9,27 @@ import numpy as np
 
 from hvdlite.request import ADASUM
 
-from .course import BATCH
 from .evidence import SMALL, Case, Finding, Phase, Step, Unseen, is_known, parted
 from .run import RANKS
 from .verdict import DONE, OPEN, WRONG
 
 
-def rate(case: Case) -> Finding:
-    """In the run that is given a rate, and in the one that takes the script's own."""
-    script, steps = case.script, case.steps(0)
-    top = [max(step.lr for step in mine) for mine in steps]
-    images = max(len(step.ids) for mine in steps for step in mine)
-    base = case.base_lr(0)
-    if base is None:
-        told = f"the largest rate of {_both_values(top)}"
-        raise Unseen(f"{told}; what one process would take is not known")
-    factor = RANKS
-    told = f"{base:g} for one process, on {RANKS} ranks: the largest rate of {_both_values(top)}"
-    batch = max((len(step.ids) for step in case.alone.phase(0).steps), default=BATCH)
-    if images and images <= batch // RANKS:
-        factor = 1
-        told += f", with {images} instead of {batch} images a step"
-    elif _is_adasum(case) and all(_near(value, base) for value in top):
-        return DONE, f"{told}, and Adasum, which finds the length of a step by itself"
-    elif times_the_mean(case) == RANKS and all(_near(value, base) for value in top):
-        factor = 1
-        told += ", with gradients that are added up and not averaged"
-    elif all(_near(value, base * RANKS**0.5) for value in top):
-        return DONE, f"{told}: the square root of the number of ranks, which needs a reason"
-    if not all(_near(value, base * factor) for value in top):
-        if len(epochs := case.ranks[0].phase(0).epochs) < 2 and max(top) < base * factor:
-            raise Unseen(f"{told}, but the run ended in epoch {len(epochs)}")
-        *_, last = rates = [step.lr for step in steps[0]]
-        grows = base * 1.02 < last < base * factor and last == top[0] > rates[0]
-        if grows and "schedule" not in script.lacks:
-            raise Unseen(f"{told}, and still growing in the last step")
-        grown = rates[: rates.index(top[0]) + 1]
-        falls = _near(grown[0], base) and grown == sorted(grown) and last < grown[0]
-        if len(set(grown)) > 2 and falls and "schedule" not in script.lacks:
-            raise Unseen(f"{told}, as it fell before it had grown to its end")
-        if not script.names_rate and not case.alone.phases:
-            raise Unseen(f"{told}; what one process would take is not known")
-        unscaled = factor > 1 and all(_near(value, base) for value in top)
-        return OPEN if unscaled else WRONG, told
-    if wrong := _of_groups(case, factor):
-        return WRONG, f"{told}; {wrong}"
-    begun = [step.lr for step in case.ranks[0].phase(0).epochs[0].steps]
-    if "schedule" in script.lacks and factor > 1 and all(_near(each, base) for each in begun):
-        return WRONG, f"{told}, but that of one process in all of epoch 1"
-    return _own_rate(case, factor, told)
-
-
-def _of_groups(case: Case, factor: int) -> str:
-    """Which group of parameters has another rate than N times that of one process; or empty."""
-    mine, alone = (
-        [max(rates) for rates in zip(*(step.rates for step in rank.phase(0).steps), strict=False)]
-        for rank in (case.ranks[0], case.alone)
-    )
-    for number, (rate, base) in enumerate(zip(mine, alone, strict=False), 1):
-        if not _near(rate, base * factor):
-            return (
-                f"group {number} of {len(mine)} of the optimizer's parameters had {rate:.4g}, "
-                f"where it has {base:.4g} on one process"
-            )
-    return ""
-
-
-def _own_rate(case: Case, factor: int, told: str) -> Finding:
-    """Is the rate that the script has by itself that of the program for one process?"""
-    phase = case.ranks[0].phase(1)
-    base = case.script.base_lr(phase.arguments)
-    if case.script.outside or not phase.steps or base is None or phase.error:
-        return DONE, told
-    own = max(step.lr for step in phase.steps)
-    # One that is not a multiple is a matter of taste.
-    twice = [base * factor * RANKS * 0.1**n for n in range(3 if case.script.decays else 1)]
-    if not any(_near(own, value) for value in twice):
-        return DONE, told
-    return WRONG, (
-        f"{told}; without --base-lr it was {own:.4g}, where {base:g} is the rate of one process"
-    )
-
-
-def _is_adasum(case: Case) -> bool:
+def is_adasum(case: Case) -> bool:
+    """Whether gradients were combined by it."""
     calls = (call for phase in case.phases(0) for call in phase.calls)
     return any(call["op"] == ADASUM and call["elements"] > SMALL for call in calls)
 
 
-def _near(value: float, expected: float) -> bool:
+def near(value: float, expected: float) -> bool:
+    """Whether it is that number, but for 2 %."""
     return abs(value - expected) <= 0.02 * expected
-
-
-def _both_values(values: list[float]) -> str:
-    texts = [f"{value:.4g}" for value in values]
-    if len(set(texts)) == 1:
-        return f"both was {texts[0]}"
-    return " and ".join(f"rank {rank} was {text}" for rank, text in enumerate(texts))
 
 
 def optimizer(case: Case) -> Finding:
     """Does each step use the mean of the ranks' gradients, the same on all of them?"""
     case.steps(0)
     pairs = [pair for phase in (0, 1) for pair in case.pairs(phase)]
-    if _is_adasum(case) and all(one.before == other.before for one, other in case.pairs(0)[1:]):
+    if is_adasum(case) and all(one.before == other.before for one, other in case.pairs(0)[1:]):
         return DONE, "after each step both ranks have the same weights, by Adasum"
     sent = [sum(s.reduced >= 0.9 * s.elements for s in mine) for mine in zip(*pairs, strict=True)]
     equal = sum(one.grads == other.grads for one, other in pairs)
@@ -136,7 +54,7 @@ def _size(case: Case) -> str:
         return f"all gradients go from rank to rank {often:.0f} times in each step"
     times = times_the_mean(case)
     base, top = case.base_lr(0), max(step.lr for step in steps)
-    if times == RANKS and base is not None and _near(top, base * RANKS):
+    if times == RANKS and base is not None and near(top, base * RANKS):
         return (
             f"the gradients of the ranks are added up, and the rate is multiplied as well: each "
             f"step is {RANKS} times too large"
@@ -240,23 +158,40 @@ def shard(case: Case) -> Finding:
     if wrong := _how_long(case, whole):
         return WRONG, f"{told}; {wrong}"
     draws = any(fit.get("steps_per_epoch") for rank in ranks for fit in rank.fits)
-    if draws and first[0] != first[1]:
+    shared = len(common) > 0.02 * whole + RANKS
+    if draws and first[0] != first[1] and not (shared and complete and _begin_anew(epochs)):
         every = {number for phase in phases for number in _stream(phase)}
         if complete and len(every) < 0.65 * whole:  # two epochs of draws have 86 % of them
             return WRONG, f"{told}; in all of the training only {len(every)} different ones"
         if complete and total < 0.9 * whole:
             return WRONG, f"{told}: random draws, {total} in an epoch of all ranks together"
         return DONE, f"{told}: random draws, in 1/{RANKS} of the steps"
-    if len(common) > 0.02 * whole + RANKS:
+    if shared:
         return WRONG, told
     if distinct < 0.9 * whole and complete:
         return WRONG, f"{told}; together {distinct} different ones"
     if not complete:
         raise Unseen(f"{told}; no second epoch was seen")
-    again = [mine[1][: len(mine[0])] == mine[0] for mine in epochs]
-    if any(again) and not any(rank.fits for rank in ranks):  # Keras shuffles by itself
+    batches = [
+        [{frozenset(s.ids) for s in each.steps} for each in phase.epochs if len(each.steps) > 1]
+        for phase in phases
+    ]
+    shuffled = any(fit.get("is_shuffled", True) for rank in ranks for fit in rank.fits)
+    # What Keras shuffles by itself it may shuffle in the same way each time, where seeds are set.
+    if not shuffled and any(mine[1][: len(mine[0])] == mine[0] for mine in epochs):
         return WRONG, f"{told}; and epoch 2 had them in the same order as epoch 1"
+    if not shuffled and any(len(mine) > 1 and mine[0] == mine[1] for mine in batches):
+        return WRONG, f"{told}; and epoch 2 had the same batches as epoch 1"
     return DONE, f"{told}; epoch 2 had another order"
+
+
+def _begin_anew(epochs: list[list[list[int | str]]]) -> bool:
+    """Whether each epoch is a part of a new order of all images: it has none of them twice, while
+    the next one, which would have the others, has many of them again."""
+    return all(
+        len(set(one)) == len(one) and len(set(one) & set(two)) > 0.25 * len(two)
+        for one, two, *_ in epochs
+    )
 
 
 def _how_long(case: Case, whole: int) -> str:
@@ -292,7 +227,7 @@ def _other_labels(case: Case) -> str:
 
 
 def _has_losses(step: Step) -> bool:
-    return bool(step.loss and step.expected)
+    return bool(step.batches and step.loss and step.expected)
 
 
 def _stream(phase: Phase) -> list[int | str]:
@@ -316,84 +251,3 @@ def _draws(case: Case) -> Finding:
         wrong = _how_long(case, 0)
         return (WRONG, f"{told}; {wrong}") if wrong else (DONE, f"{told}, for its share of steps")
     raise Unseen(f"{told}; whether more ranks take fewer steps each can't be seen")
-
-
-def schedule(case: Case) -> Finding:
-    """Does the rate grow in the first epoch, stay after it, and fall as on one process?
-
-    Where that is known, each rate counts as a multiple of what one process takes at that point.
-    """
-    script, phase = case.script, case.ranks[0].phase(0)
-    if script.outside and not case.alone.phases:
-        return _warm_up(phase)
-    if len(phase.epochs) < 2 or not phase.epochs[1].steps:
-        raise Unseen("the run ended before the second epoch")
-    unit = " times that of one process" if case.alone.phases else ""
-    if len(rates := _rates(case, 0)) < 2:
-        raise Unseen("on one process the run ended before the second epoch")
-    warm, after, *_ = rates
-    top = max(warm + after)
-    told = (
-        f"the rate went from {warm[0]:.4g} to {warm[-1]:.4g} in epoch 1, then {after[0]:.4g}{unit}"
-    )
-    if warm[0] > 0.75 * top and not script.is_version and phase.option("--warmup-epochs") is None:
-        raise Unseen(f"{told}: no warm-up; whether this training needs one can't be seen")
-    if warm[0] > 0.75 * top:
-        asked = "" if script.is_version else ", though --warmup-epochs=1 was given"
-        return OPEN, f"{told}: no warm-up{asked}"
-    if any(one.lr < 0.99 * two.lr or two.lr < 0.99 * one.lr for one, two in case.pairs(0)):
-        return WRONG, f"{told} on rank 0; rank 1 took other rates"
-    if any(late < early * 0.999 for early, late in zip(warm, warm[1:], strict=False)):
-        return WRONG, f"{told}: it does not grow all the time"
-    if unit and top < 0.9 * RANKS:
-        if phase.option("--epochs") is None and phase.ended and not phase.error:
-            return WRONG, f"{told}: it never came to {RANKS} times"
-        raise Unseen(f"{told}, and may still grow")
-    if warm[-1] < 0.75 * top and len(warm) < 4 and unit:
-        raise Unseen(f"{told}: how it grows can't be seen in {len(warm)} steps")
-    if warm[-1] < 0.75 * top:
-        return WRONG, f"{told}: it jumps, and does not grow step by step"
-    given = script.is_version or phase.option("--warmup-epochs") is not None
-    if given and len(warm) > 4 and warm[len(warm) // 2] > 0.95 * top:
-        return WRONG, f"{told}: it is there in the middle of epoch 1, where it should be halfway"
-    if after[0] < 0.95 * top:
-        return WRONG, f"{told}: the warm-up does not lead to it"
-    resumed = _rates(case, 1)
-    known = script.is_version or case.alone.phases
-    if "resume" not in script.lacks and known and resumed and resumed[0]:
-        late, wanted = resumed[0][0], top
-        if not case.alone.phases:  # the second run takes the script's own rate, and decays
-            given, own = (script.base_lr(case.ranks[0].phase(n).arguments) for n in (0, 1))
-            wanted *= own / given * (0.1 if script.decays else 1.0)
-        told += f"; in epoch 3 of 3 {late:.4g}{unit}"
-        if abs(late - wanted) > 0.05 * wanted:
-            return WRONG, f"{told}, where it should be {wanted:.4g}"
-    return DONE, told
-
-
-def _rates(case: Case, number: int) -> list[list[float]]:
-    """The rates of a run's epochs, as multiples of one process's where these are known."""
-    epochs, alone = case.ranks[0].phase(number).epochs, case.alone.phase(number).epochs
-    if not case.alone.phases:
-        return [[step.lr for step in epoch.steps] for epoch in epochs]
-    return [
-        [
-            step.lr / one.steps[place * len(one.steps) // len(mine.steps)].lr
-            for place, step in enumerate(mine.steps)
-        ]
-        for mine, one in zip(epochs, alone, strict=False)
-    ]
-
-
-def _warm_up(phase: Phase) -> Finding:
-    """Does the rate of a script that nothing is known of grow from step to step?"""
-    rates = [step.lr for step in phase.steps]
-    if len(rates) < 2:
-        raise Unseen("the run ended before the second step")
-    top = rates.index(max(rates))
-    told = f"in {len(rates)} steps the rate went from {rates[0]:.4g} to {rates[top]:.4g}"
-    if rates[0] <= 0.75 * rates[top] and rates[: top + 1] == sorted(rates[: top + 1]):
-        return DONE, told
-    if len(phase.epochs) < 2:
-        raise Unseen(f"{told}; the run ended before the second epoch")
-    return OPEN, f"{told}: no warm-up"

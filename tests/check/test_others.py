@@ -5,6 +5,7 @@ says what each of them is: right, or wrong at one step. Their sources are not ke
 """
 
 import csv
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,3 +35,22 @@ def test_the_verdict_on_a_program_of_others(program):
         assert program["breaks"] in verdict.failing(), str(verdict)
     else:
         assert not verdict.failing(), str(verdict)
+
+
+@pytest.mark.parametrize("program", PROGRAMS[::4], ids=lambda program: program["program"])
+def test_any_part_of_what_happened_can_be_judged(program):
+    """Ranks end anywhere, and some of what they do is not seen."""
+    recording, _ = load(FOLDER / f"{program['program']}.json.gz")
+    chance = random.Random(program["program"])
+    for _ in range(12):
+        share = chance.choice([1.0, 0.9, 0.5])
+
+        def some(events, share=share):
+            events = events[: chance.randint(0, len(events))] if chance.random() < 0.7 else events
+            return [each for each in events if chance.random() < share]
+
+        part = replace(
+            recording, events=[some(each) for each in recording.events], alone=some(recording.alone)
+        )
+        verdict = judge(SCRIPTS[program["version of"]], program["program"], part)
+        assert "can't be judged" not in str([step.seen for step in verdict.steps])

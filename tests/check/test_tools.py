@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from hvdlab.check import CheckError
+from hvdlab.check.aliases import arguments_for, given
 from hvdlab.check.catch_up import catch_up, halfway, up_to
 from hvdlab.check.course import ALL, find, options_named, script_of
 from hvdlab.check.mistakes import all_mistakes, fitting
-from hvdlab.check.options import arguments_for, given, options_of
+from hvdlab.check.options import options_of
 from hvdlab.check.run import copy_folder
 from hvdlab.check.sabotage import hide, known_as, reveal
 
@@ -186,10 +187,17 @@ def test_what_is_nested_too_deeply_to_be_read_stops_no_other_check(tmp_path):
     (tmp_path / "a.json").write_text('{"a": ' * 10_000)
     assert options_named(path) == set()
     path.write_text("open('a.yaml')\nname, value = words.split('=')\n")
-    (tmp_path / "a.yaml").write_text("&a\nepochs: 2\nagain: *a\n")
-    assert "epochs" in options_named(path)
-    (tmp_path / "a.yaml").write_text("epochs: [2\n")
-    assert options_named(path) == set()
+    # That refers to itself, whose key is its own, that is not closed, of no known type, too large.
+    for text in (
+        "&a\nepochs: 2\nagain: *a\n", "&a\n? epochs\n: *a\n", "epochs: [2\n",
+        "? [1, 2]\n: 3\n", f"epochs: 2\n# {'x' * 9000}\n",
+    ):  # fmt: skip
+        (tmp_path / "a.yaml").write_text(text)
+        assert options_named(path) == set()
+    (tmp_path / "a.yaml").write_text(
+        "epochs: !!bool x\nlr: !!timestamp x\n" + "a: {" * 20 + "}" * 20
+    )
+    assert {"epochs", "lr", "a.a"} <= options_named(path) and len(options_named(path)) < 20
 
 
 def test_the_labs_own_script_is_found_from_any_folder_of_the_course(tmp_path, monkeypatch):

@@ -117,8 +117,7 @@ def _run(record: Recorder, phase: int, script: Path, arguments: list[str]) -> bo
         text = f"{type(error).__name__}: {error}"
         facts = {"error": text[:1500], "where": place, "called": called[:3]}
         traceback.print_exception(error)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if visible:
+    if visible := record.gpus_are_seen():
         chosen = [int(each) for each in visible.split(",") if each.strip().isdigit()]
         record("gpu", how="environment", chosen=chosen, where="CUDA_VISIBLE_DEVICES")
     record("end", phase=phase, **facts)
@@ -141,8 +140,17 @@ def _meet(folder: Path, rank: int, size: int, phase: int, well: bool) -> bool:
     return all(mark.read_text() == "well" for mark in marks)
 
 
-def _forget() -> None:
-    """What a new process would not have."""
+def _forget(variables: dict[str, str], folder: Path) -> None:
+    """What a new process would not have: other variables, and the modules of the folder."""
+    for name, module in list(sys.modules.items()):
+        facts = getattr(module, "__dict__", {})
+        # A folder without __init__.py is a module without a file.
+        places = [facts.get("__file__") or "", *(facts.get("__path__") or ())]
+        if any(str(place).startswith(f"{folder}/") for place in places):
+            del sys.modules[name]
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+    os.environ.update(variables)
     if "tensorflow" in sys.modules:
         sys.modules["tensorflow"].compat.v1.reset_default_graph()
     if "keras" in sys.modules:
@@ -168,17 +176,19 @@ def main() -> int:
     slices = data_side.Slice(record, samples, str(folder / "data"))
     runtime.watch_data(slices)
     runtime.watch_cores(record)
-    runtime.watch_logging(record)
+    runtime.watch_stderr(record)
+    runtime.watch_environment(record, plan["variables"], str(home))
     _watch_frameworks(record, samples, slices, plan.get("steps"))
     os.environ.pop("OMP_NUM_THREADS", None)
     guard.watch(record, folder)
     threading.Thread(target=record.answer, args=[folder / ASKED], daemon=True).start()
+    variables = dict(os.environ)
     for phase, arguments in enumerate(plan["phases"], 1):
         given = [each.replace("{home}", str(home)) for each in arguments]
         well = _run(record, phase, script, given)
         if not _meet(folder, rank, plan["np"], phase, well):
             return 1
-        _forget()
+        _forget(variables, script.parent)
     record("finished")
     return 0
 

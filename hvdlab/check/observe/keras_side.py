@@ -134,6 +134,10 @@ def _watch_batches(record: Recorder, samples: Samples, layer: type, side: Module
     layer.__call__ = watched
 
 
+# What an iterator, a tf.data.Dataset, a PyDataset and a DataLoader have, and no array.
+_BATCHED = ("__next__", "element_spec", "on_epoch_end", "batch_sampler")
+
+
 def _watch_fit(record: Recorder, steps: int | None, model: type) -> None:
     fit = model.fit
     signature = inspect.signature(fit)
@@ -141,7 +145,9 @@ def _watch_fit(record: Recorder, steps: int | None, model: type) -> None:
     @functools.wraps(fit)
     def watched(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
-        record("fit", steps_per_epoch=given.get("steps_per_epoch"))
+        is_shuffled = not any(hasattr(given.get("x"), name) for name in _BATCHED)
+        is_shuffled &= bool(given.get("shuffle", True))
+        record("fit", steps_per_epoch=given.get("steps_per_epoch"), is_shuffled=is_shuffled)
         if steps is not None:
             given["epochs"] = min(given.get("epochs", 1), given.get("initial_epoch", 0) + 2)
             if given.get("steps_per_epoch"):

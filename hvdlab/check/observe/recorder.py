@@ -24,6 +24,7 @@ class Recorder:
         self.rank = rank
         self.gpus = gpus  # pretended
         self.phase = 0  # the number of the script's run, from 1
+        self.visible: dict[int, str] = {}  # by that number; see gpus_are_seen
         self.script = str(script)
         self.folder = str(script.parent)
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -43,6 +44,10 @@ class Recorder:
 
     def __exit__(self, *_: object) -> None:
         self._quiet.on = False
+
+    def gpus_are_seen(self) -> str:
+        """CUDA_VISIBLE_DEVICES as it is when a framework first looks: later changes don't count."""
+        return self.visible.setdefault(self.phase, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
 
     def alive(self) -> None:
         """Let it be seen that something happens of which nothing is written down."""

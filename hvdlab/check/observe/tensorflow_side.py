@@ -72,10 +72,12 @@ def _pretend_gpus(config: Any, record: Recorder) -> None:
     def list_physical_devices(device_type: str | None = None) -> list[Any]:
         if not record.from_script():
             return list_devices(device_type)
+        record.gpus_are_seen()
         rest = [] if device_type == "GPU" else list_devices(device_type)
         return [*rest, *(gpus if device_type in (None, "GPU") else [])]
 
     def set_visible_devices(devices: Any, device_type: str | None = None) -> None:
+        record.gpus_are_seen()
         # A device is a tuple of its own.
         given = [devices] if isinstance(devices, tf.config.PhysicalDevice) else devices or []
         mine = [device for device in given if device in gpus]

@@ -34,9 +34,17 @@ def array_of(value: Any) -> np.ndarray | None:
     return value if isinstance(value, np.ndarray) else None
 
 
-def numbers(gradients: Any) -> list[np.ndarray]:
-    """The gradients that there are, as arrays."""
-    return [each.detach().numpy() for each in gradients if each is not None]
+def numbers(tensors: Any) -> list[np.ndarray]:
+    """Those of the tensors that there are, as arrays; NumPy has no bfloat16."""
+    there = [each.detach() for each in tensors if each is not None and not each.is_meta]
+    dense = [each.to_dense().resolve_conj().resolve_neg() for each in there]
+    return [(x.float() if x.dtype == torch.bfloat16 else x).numpy() for x in dense]
+
+
+def running_means(model: torch.nn.Module) -> list[np.ndarray]:
+    """The buffers of a model that its state has and that are no counters."""
+    state, names = model.state_dict(), dict(model.named_buffers())
+    return numbers(state[n] for n in names if n in state and state[n].is_floating_point())
 
 
 def is_training() -> bool:
@@ -127,6 +135,7 @@ def _pretend_gpus(record: Recorder) -> None:
         return current[record.phase] if index is None else index
 
     def note(device: Any, how: str = "used") -> None:
+        record.gpus_are_seen()
         if (record.phase, how, number(device)) not in seen:
             seen.add((record.phase, how, number(device)))
             record("gpu", how=how, index=number(device), where=record.where())
@@ -231,7 +240,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 def _watch_batches(record: Recorder, samples: Samples) -> None:
     # Of each module that is running the images that it got, where it is the outermost that got any.
     running: list[list[int | str]] = []
-    trains = [False]
+    trains, begun = [False], [0]
 
     def is_test(module: torch.nn.Module, ids: list[int | str]) -> bool:
         """Whether this is validation, also where nobody said torch.no_grad()."""
@@ -245,6 +254,9 @@ def _watch_batches(record: Recorder, samples: Samples) -> None:
             if images is not None:
                 ids = samples.identify(images.detach().float().numpy())
                 trains[0] = torch.is_grad_enabled() and not is_test(module, ids)
+                if trains[0] and begun[0] < record.phase and isinstance(ids[0], int):
+                    begun[0] = record.phase
+                    record("buffers", digest=digest(running_means(module)))
                 record("batch", train=trains[0], ids=ids)
         running.append(ids)
 
@@ -295,7 +307,7 @@ def _watch_backward(record: Recorder, modules: Modules) -> None:
         backward(self, *args, **kwargs)
         for param in _own_parameters(modules):
             if param.grad is not None and not param.grad.is_sparse:
-                local[id(param)] = sketch([param.grad.detach().numpy()])
+                local[id(param)] = sketch(numbers([param.grad]))
 
     torch.Tensor.backward = watched
 
@@ -330,7 +342,7 @@ def _watch_steps(record: Recorder, modules: Modules) -> None:
         # Where a wrapper's step calls another one's, the innermost tells what is really used.
         params = parameters(optimizer)
         with_grads = [p for p in params if p.grad is not None]
-        grads = [p.grad.detach().numpy() for p in with_grads]
+        grads = numbers(p.grad for p in with_grads)
         own = [local[id(p)] for p in with_grads if id(p) in local]
         pending.update(
             own=sum(own).tolist() if len(own) == len(grads) > 0 else None,
@@ -340,15 +352,15 @@ def _watch_steps(record: Recorder, modules: Modules) -> None:
             rates=[float(group["lr"]) for group in optimizer.param_groups],
             elements=sum(p.numel() for p in params if p.requires_grad),
             grads=digest(grads),
-            before=digest(p.detach().numpy() for p in params),
+            before=digest(numbers(params)),
         )
 
     def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if pending:
-            weights = digest(p.detach().numpy() for p in parameters(optimizer))
+            weights = digest(numbers(parameters(optimizer)))
             mine = {id(p) for p in parameters(optimizer)}
             rest = [p for p in _own_parameters(modules) if id(p) not in mine or not p.requires_grad]
-            untrained = digest(p.detach().numpy() for p in rest) if rest else ""
+            untrained = digest(numbers(rest)) if rest else ""
             record("step", **pending, after=weights, untrained=untrained)
             pending.clear()
 

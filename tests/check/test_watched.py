@@ -1,0 +1,153 @@
+"""What the observers see of a script, and what they tell it."""
+
+from pathlib import Path
+
+import pytest
+
+from hvdlab.check.aliases import canonical
+from hvdlab.check.evidence import read
+from hvdlab.check.run import Recording, observe
+
+# What the script is told of the course's options, in each of two runs.
+TOLD = [
+    ["--epochs=2", "--base-lr=0.01", "--log-dir={home}/logs"],
+    ["--epochs=3", "--resume", "--log-dir={home}/logs"],
+]
+
+
+def watch(folder: Path, text: str, **beside: str) -> Recording:
+    """Run a script twice, with these modules, such as net__layers, beside it."""
+    for name, module in beside.items():
+        place = folder / f"{name.replace('__', '/')}.py"
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(module)
+    path = folder / "script.py"
+    path.write_text(text)
+    return observe(path, [[], []], variables=TOLD)
+
+
+def events(recording: Recording, kind: str) -> list[dict]:
+    return [event for event in recording.events[0] if event["event"] == kind]
+
+
+def test_a_script_is_told_its_options_where_it_asks_its_environment(tmp_path):
+    recording = watch(
+        tmp_path,
+        "import os\n"
+        "name = 'FM_' + 'epochs'.upper()\n"
+        "print(os.environ[name], os.getenv('LR', '5'), os.environ.get('MIN_LR'), end=' ')\n"
+        "print('RESUME' in os.environ, os.getenv('RESUME') == 'yes', os.environ['LOG_DIR'])\n"
+        "assert os.environb.get(b'EPOCHS') is None and not os.getenv('NO_EPOCHS_HERE')\n",
+    )
+    first, second = recording.printed[0]
+    assert first.startswith("2 0.01 None False False /") and first.endswith("rank-0/logs")
+    assert second.startswith("3 5 None True True /")
+    phases = read(recording)[0].phases
+    assert [phase.option("--epochs") for phase in phases] == ["2", "3"]
+    assert [phase.option("--resume") is not None for phase in phases] == [False, True]
+
+
+def test_what_a_script_sets_itself_is_left_to_it(tmp_path):
+    recording = watch(
+        tmp_path,
+        "import os\n"
+        "os.environ['LR'] = '0.5'\n"
+        "print(os.environ['LR'], os.environ.pop('EPOCHS'), 'LR' in dict(os.environ), end=' ')\n"
+        "print(os.environ.pop('RESUME', 'no').strip('\"').lower() == 'yes', end=' ')\n"
+        "print(os.environ.get('CHECKPOINT', 'model.pt').split('/')[-1])\n",
+    )
+    assert recording.printed[0] == ["0.5 2 True False checkpoint", "0.5 3 True True checkpoint"]
+
+
+@pytest.mark.parametrize(
+    "variable, option",
+    [
+        ("EPOCHS", "--epochs"), ("MNIST_NUM_EPOCHS", "--epochs"), ("LR", "--base-lr"),
+        ("WARMUP_EPOCHS", "--warmup-epochs"), ("HOROVOD_LOG_DIR", "--log-dir"),
+        ("VAL_BATCH_SIZE", None), ("MIN_LR", None), ("DECAY_EPOCHS", None), ("HOME", None),
+        ("A_VERY_LONG_LR", None), ("", None), ("NO_RESUME", None), ("END_LR", None),
+    ],
+)  # fmt: skip
+def test_which_variables_are_options(variable, option):
+    assert (canonical(variable) or [None])[0] == option
+
+
+def test_a_second_run_has_nothing_of_the_first(tmp_path):
+    recording = watch(
+        tmp_path,
+        "import os, state\n"
+        "from net import layers\n"
+        "state.count += 1\n"
+        "layers.count += 1\n"
+        "print(state.count, layers.count, os.environ.get('MINE'), end=' ')\n"
+        "print(os.environ.get('OMP_NUM_THREADS'))\n"
+        "os.environ['MINE'] = os.environ['OMP_NUM_THREADS'] = '7'\n",
+        state="count = 0\n",
+        net__layers="count = 0\n",
+    )
+    assert recording.printed[0] == ["1 1 None None", "1 1 None None"]
+
+
+def test_what_is_told_on_stderr_is_seen(tmp_path):
+    recording = watch(
+        tmp_path, "import sys, warnings\nprint('loss', 1, file=sys.stderr)\nwarnings.warn('old')\n"
+    )
+    assert [event["text"] for event in events(recording, "logged")] == ["loss 1", "loss 1"]
+
+
+def test_texts_are_kept_and_other_files_are_not(tmp_path):
+    recording = watch(
+        tmp_path,
+        "import os\nfolder = os.environ['LOG_DIR']\n"
+        "open(f'{folder}/log.csv', 'a').write('epoch,loss\\n1,0.5\\n')\n"
+        "open(f'{folder}/model.pt', 'wb').write(bytes(1000))\n"
+        "if not os.path.lexists(f'{folder}/pipe'):\n"
+        "    os.mkfifo(f'{folder}/pipe')\n"
+        "    os.symlink(f'{folder}/pipe', f'{folder}/pipe.txt')\n",
+    )
+    assert recording.texts == {"logs/log.csv": ["epoch,loss", "1,0.5"] * 2}
+    assert recording.files[0] == ["logs/log.csv", "logs/model.pt", "logs/pipe.txt"]
+
+
+LATE = "import os\n{}\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'\n{}\n"
+TORCH = ("import torch", "torch.ones(2).to('cuda')")
+TENSORFLOW = ("import tensorflow as tf", "tf.config.list_physical_devices('GPU')")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("load, look", [TORCH, TENSORFLOW], ids=["torch", "tensorflow"])
+def test_gpus_are_hidden_only_before_they_are_looked_at(tmp_path, load, look):
+    early = watch(tmp_path, LATE.format(load, look))
+    late = watch(tmp_path, LATE.format(f"{load}\n{look}", ""))
+    assert [event["chosen"] for event in events(early, "gpu") if "chosen" in event] == [[1], [1]]
+    assert not [event for event in events(late, "gpu") if "chosen" in event]
+
+
+MODEL = """
+import torch
+from hvdlab import data
+class Odd(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(784, 10, dtype=torch.bfloat16)
+        self.norm = torch.nn.BatchNorm1d(10, dtype=torch.bfloat16)
+        self.register_buffer("sparse", torch.eye(3).to_sparse())
+        self.register_buffer("complex", torch.ones(2, dtype=torch.cfloat).conj())
+        self.register_buffer("graph", torch.ones(2, requires_grad=True) * 2)
+        self.register_buffer("rank", torch.rand(2), persistent=False)
+        self.register_buffer("later", torch.empty(2, device="meta"))
+    def forward(self, images):
+        return self.norm(self.layer(images.flatten(1)))
+model = Odd()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+images = torch.tensor(data.load("mnist").train_images[:16]).to(torch.bfloat16)
+model(torch.zeros(2, 28, 28, dtype=torch.bfloat16))
+model(images).sum().backward()
+optimizer.step()
+"""
+
+
+def test_models_of_any_dtype_can_be_watched(tmp_path):
+    recording = watch(tmp_path, MODEL)
+    assert [event["error"] for event in events(recording, "end")] == [None, None]
+    assert len(events(recording, "buffers")) == 2 and len(events(recording, "step")) == 2
