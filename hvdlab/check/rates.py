@@ -132,7 +132,7 @@ def schedule(case: Case) -> Finding:
         return WRONG, f"{told}: it does not grow all the time"
     if unit and top < 0.9 * RANKS:
         stays = warm[0] < warm[-1] and len(after) > 2 and after[0] == after[-1] > 1.05
-        stays &= not near(top, RANKS**0.5) and not is_adasum(case)  # which has its reasons
+        stays &= not near(top, RANKS**0.5) and not is_adasum(case)  # which need no N times
         if stays or (phase.option("--epochs") is None and phase.ended and not phase.error):
             return WRONG, f"{told}: it never came to {RANKS} times"
         raise Unseen(f"{told}, and may still grow")
