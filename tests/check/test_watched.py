@@ -151,3 +151,23 @@ def test_models_of_any_dtype_can_be_watched(tmp_path):
     recording = watch(tmp_path, MODEL)
     assert [event["error"] for event in events(recording, "end")] == [None, None]
     assert len(events(recording, "buffers")) == 2 and len(events(recording, "step")) == 2
+
+
+FUNCTIONAL = """
+import torch
+from hvdlab import data
+model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+model.register_buffer("mean", torch.ones(10))
+images = torch.tensor(data.load("mnist").train_images[:16]).float()
+def loss(weights):
+    return torch.func.functional_call(model, weights, (images,)).square().mean()
+weights = {name: each.detach() for name, each in model.named_parameters()}
+print(len(torch.func.grad(loss)(weights)), tuple(model(images[:0]).shape))
+"""
+
+
+def test_functions_that_are_differentiated_can_be_watched(tmp_path):
+    recording = watch(tmp_path, FUNCTIONAL)
+    assert recording.printed[0] == ["2 (0, 10)", "2 (0, 10)"], recording.logged[0]
+    seen = [event["ids"] for event in events(recording, "batch")]
+    assert [ids for ids in seen if ids] == [list(range(16))] * 2

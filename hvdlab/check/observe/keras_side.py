@@ -171,10 +171,14 @@ def _watch_decisions(record: Recorder, kind: type) -> None:
     @functools.wraps(end)
     def watched(self: Any, epoch: int, logs: Any = None) -> None:
         monitor = getattr(self, "monitor", None)
-        for name in [monitor] if monitor else sorted(set(code.co_consts) & set(logs or ())):
-            value = (logs or {}).get(name)
+        names = [monitor] if monitor else sorted(set(code.co_consts) & set(logs or ()))
+        values = [(logs or {}).get(name) for name in names]
+        before = runtime.collectives[0]
+        end(self, epoch, logs)
+        if runtime.collectives[0] > before:
+            return  # it asks the other ranks by itself
+        for name, value in zip(names, values, strict=True):
             value = None if value is None else float(value)
             record("decision", by=kind.__name__, monitor=name, value=value)
-        end(self, epoch, logs)
 
     kind.on_epoch_end = watched

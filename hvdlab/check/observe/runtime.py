@@ -23,6 +23,7 @@ SMALL = 64  # values in a collective that are written down
 
 # Called before every collective: each front end makes its rank's first weights its own.
 before_collective: list[Callable[[], None]] = []
+collectives = [0]  # how many calls there were
 before_step: list[Callable[[], None]] = []  # the same, before the optimizer's
 
 
@@ -54,6 +55,7 @@ def watch(record: Recorder, apart: int) -> None:
     submit = hvdlite.engine.engine.Engine.submit
 
     def watched_submit(self: Any, requests: Any, set_id: int = 0) -> None:
+        collectives[0] += len(requests)
         for request in requests:
             for each in before_collective:
                 each()

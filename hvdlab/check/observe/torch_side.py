@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 from torch.overrides import TorchFunctionMode
 
+from ..evidence import is_known
 from ..runtime_facts import CORES
 from . import runtime
 from .recorder import Recorder, Samples, digest, sketch
@@ -30,7 +32,10 @@ local: dict[int, Any] = {}  # of each parameter this rank's own gradient, before
 def array_of(value: Any) -> np.ndarray | None:
     """The numbers of a tensor or an array; None for anything else."""
     if isinstance(value, torch.Tensor):
-        value = value.detach().float().numpy()
+        with temporarily_clear_interpreter_stack():  # of torch.func, which wraps tensors
+            while torch._C._functorch.is_functorch_wrapped_tensor(value):
+                value = torch._C._functorch.get_unwrapped(value)
+            value = value.detach().float().numpy()
     return value if isinstance(value, np.ndarray) else None
 
 
@@ -252,11 +257,12 @@ def _watch_batches(record: Recorder, samples: Samples) -> None:
         if not any(running) and next(module.parameters(), None) is not None:
             images = next((each for each in _tensors(args) if each.ndim > 1), None)
             if images is not None:
-                ids = samples.identify(images.detach().float().numpy())
+                ids = samples.identify(array_of(images))
                 trains[0] = torch.is_grad_enabled() and not is_test(module, ids)
-                if trains[0] and begun[0] < record.phase and isinstance(ids[0], int):
+                if trains[0] and begun[0] < record.phase and any(map(is_known, ids)):
                     begun[0] = record.phase
-                    record("buffers", digest=digest(running_means(module)))
+                    with temporarily_clear_interpreter_stack():
+                        record("buffers", digest=digest(running_means(module)))
                 record("batch", train=trains[0], ids=ids)
         running.append(ids)
 
