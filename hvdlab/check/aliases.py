@@ -29,9 +29,9 @@ ALIASES = {
     "--warmup-epochs": ("--warmup-epochs", "--warm-up-epochs"),
 }
 FILES = ("--checkpoint", "--save")  # not folders
-CHANGES = ("--set", "--override", "--overrides", "--opt", "--option")  # before words as `lr=0.1`
+OVERRIDES = ("--set", "--override", "--overrides", "--opt", "--option")  # before words as `lr=0.1`
 # Before the name of an option in that of another one, as in MIN_LR.
-_OTHERS = {
+_QUALIFIERS = {
     "best", "decay", "disable", "drop", "end", "eval", "final", "freeze", "global", "last", "log",
     "max", "micro", "min", "no", "patience", "peak", "save", "skip", "start", "step", "test",
     "val", "valid", "warm", "warmup",
@@ -57,12 +57,12 @@ def canonical(variable: str) -> tuple[str, str] | None:
         return None
     length, option, alias = max(fits)
     above = name[2 : 1 - length]
-    return None if above in _OTHERS or "-" in above else (option, alias)
+    return None if above in _QUALIFIERS or "-" in above else (option, alias)
 
 
 def arguments_for(phases: list[list[str]], options: set[str]) -> list[list[str]]:
     """The arguments of each run, as far as the script takes them, under its own names."""
-    before = [name for name in CHANGES if name in options][:1]
+    before = [name for name in OVERRIDES if name in options][:1]
 
     def own(argument: str) -> list[str]:
         name, _, value = argument.partition("=")

@@ -13,8 +13,12 @@ from ..ending import end
 from ..several import several
 from . import CourseError
 
+LIMIT = 3600.0  # seconds for a submission: nbgrader has its own limit for a notebook, of 1800
 
-def mark(course: Path, lab: str, force: bool = False) -> Iterator[tuple[str, str]]:
+
+def mark(
+    course: Path, lab: str, force: bool = False, limit: float = LIMIT
+) -> Iterator[tuple[str, str]]:
     """Mark what students have submitted of a lab; each student, and what went wrong, if anything.
 
     Each submission has an nbgrader for itself. An interrupt ends those that are running: what was
@@ -24,6 +28,8 @@ def mark(course: Path, lab: str, force: bool = False) -> Iterator[tuple[str, str
         course: the course's folder.
         lab: such as "06" or "06_pytorch".
         force: mark again what is marked already.
+        limit: seconds after which an nbgrader is ended: one whose kernel dies while it starts may
+            wait for it for ever.
 
     Raises:
         CourseError: there is no course, or nothing was submitted.
@@ -47,8 +53,14 @@ def mark(course: Path, lab: str, force: bool = False) -> Iterator[tuple[str, str
         running.add(process)
         if ended.is_set():
             process.send_signal(signal.SIGINT)
-        told = process.communicate()[1].strip()
-        running.remove(process)
+        try:
+            told = process.communicate(timeout=limit)[1].strip()
+        except subprocess.TimeoutExpired:
+            end(process)
+            process.communicate()
+            return f"nbgrader was still running after {limit:g} s; mark it again, with --force"
+        finally:
+            running.remove(process)
         return _cause(told, process.returncode) if process.returncode else ""
 
     try:

@@ -107,8 +107,9 @@ def test_the_board_is_bounded_whatever_comes():
 
 @pytest.mark.parametrize(
     "message",
-    [[], "x", None, {}, {"name": 3}, {"name": "A", "result": "won"}, {"name": " ", "result": "done"},
-     {"name": "A", "result": "done"}, {"name": "A", "result": ["done"], "exercise": "x"}],
+    [[], "x", None, {}, {"name": 3}, {"name": "A", "result": "won"},
+     {"name": " ", "result": "done"}, {"name": "A", "result": "done"},
+     {"name": "A", "result": ["done"], "exercise": "x"}],
 )  # fmt: skip
 def test_what_is_no_message_is_refused(message):
     here = room.Room()
@@ -360,7 +361,8 @@ def test_forty_students_in_a_browser(board, env, tmp_path):
             told = {send.ADDRESS: board.join, send.NAME: f"kernel {number}"}
             kernels.append(
                 start_new_kernel(
-                    env={**env, **told}, cwd=str(tmp_path / "course/labs/06_pytorch"),
+                    env={**env, **told},
+                    cwd=str(tmp_path / "course/labs/06_pytorch"),
                     startup_timeout=120,
                 )  # fmt: skip
             )

@@ -8,7 +8,6 @@ import pytest
 
 from hvdlab.builder import BuildError, build, find, instructor, paths, read, student, write
 
-
 LABS = Path(__file__).resolve().parents[2] / "labs"
 
 OPENING = """\

@@ -64,7 +64,9 @@ def server(tmp_path_factory):
     }
     # Pages of a notebook that is not trusted run no scripts, so that the replay would not move,
     # and lose their links to data.
-    saved = [f"labs/{name}/solution/{name}.ipynb" for name in ("03_allreduce_by_hand", "08_timeline")]
+    saved = [
+        f"labs/{name}/solution/{name}.ipynb" for name in ("03_allreduce_by_hand", "08_timeline")
+    ]
     trust = [sys.executable, "-m", "nbformat.sign", *(str(folder / name) for name in saved)]
     subprocess.run(trust, env=env, check=True, timeout=60, stdout=subprocess.DEVNULL)
     log = open(folder / "log", "w")

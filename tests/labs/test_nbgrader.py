@@ -26,6 +26,7 @@ from hvdlab.check.confine import landlock_version
 from hvdlab.cli import app
 from hvdlab.grading import configure, make_course
 from hvdlab.grading.execute import MARK
+from hvdlab.grading.mark import mark
 
 LABS = Path(__file__).resolve().parents[2] / "labs"
 LAB = "01_why_data_parallelism"  # short, and of one process
@@ -286,6 +287,18 @@ def test_an_nbgrader_that_ends_without_a_word_has_not_marked(tmp_path):
     done = CliRunner().invoke(app, ["autograde", "01", "--course", str(tmp_path)])
     assert done.exit_code == 1 and "marked: 0 of 1" in done.stdout
     assert "not marked: ada: nbgrader ended with exit code 3" in done.stdout
+
+
+def test_an_nbgrader_that_never_ends_is_ended(tmp_path):
+    (tmp_path / "nbgrader_config.py").write_text(
+        "import subprocess, time\nsubprocess.Popen(['sleep', '4321'])\ntime.sleep(600)"
+    )
+    (tmp_path / "submitted" / "ada" / LAB).mkdir(parents=True)
+    ((student, problem),) = mark(tmp_path, "01", limit=5)
+    assert student == "ada" and problem.startswith("nbgrader was still running after 5 s")
+    assert not [
+        p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "4321"]
+    ]
 
 
 def test_there_must_be_something_to_mark(tmp_path):

@@ -123,7 +123,9 @@ def course(tmp_path, monkeypatch):
         path = tmp_path / "labs" / "07_small" / "lab.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(LAB.format(total=total, code=code))
-        path.with_name("07_small.ipynb").write_text(builder.write(builder.student(builder.read(path))))
+        path.with_name("07_small.ipynb").write_text(
+            builder.write(builder.student(builder.read(path)))
+        )
 
     return write
 

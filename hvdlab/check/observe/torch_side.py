@@ -46,7 +46,7 @@ def numbers(tensors: Any) -> list[np.ndarray]:
     return [(x.float() if x.dtype == torch.bfloat16 else x).numpy() for x in dense]
 
 
-def running_means(model: torch.nn.Module) -> list[np.ndarray]:
+def float_buffers(model: torch.nn.Module) -> list[np.ndarray]:
     """The buffers of a model that its state has and that are no counters."""
     state, names = model.state_dict(), dict(model.named_buffers())
     return numbers(state[n] for n in names if n in state and state[n].is_floating_point())
@@ -262,7 +262,7 @@ def _watch_batches(record: Recorder, samples: Samples) -> None:
                 if trains[0] and begun[0] < record.phase and any(map(is_known, ids)):
                     begun[0] = record.phase
                     with temporarily_clear_interpreter_stack():
-                        record("buffers", digest=digest(running_means(module)))
+                        record("buffers", digest=digest(float_buffers(module)))
                 record("batch", train=trains[0], ids=ids)
         running.append(ids)
 
