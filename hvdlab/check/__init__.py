@@ -40,6 +40,7 @@ from .verdict import StepVerdict, Verdict
 __all__ = ["ALL", "LABS", "CheckError", "Recording", "Script", "StepVerdict", "Verdict"]
 __all__ += ["advise", "check"]
 
+BEGUN = ("step", "weights")  # what tells that a script has begun to train
 STEPS = 8  # of an epoch of Keras' fit, where a script from outside could take hours
 
 
@@ -128,7 +129,7 @@ def _may_resume(path: Path, options: set[str]) -> bool:
 
 def _needs_no_gpu(events: list[dict[str, Any]]) -> bool:
     """Whether the script trained without one, or could not for want of init() alone."""
-    steps = any(event["event"] == "step" for event in events)
+    steps = any(event["event"] in BEGUN for event in events)
     return steps or any((event.get("error") or "").startswith(NO_INIT) for event in events)
 
 
@@ -145,6 +146,6 @@ def _are_refused(recording: Recording) -> bool:
     Not by what the runtime says: these are no arguments.
     """
     ends = [event["error"] for events in recording.events for event in events if "error" in event]
-    steps = any(event["event"] == "step" for each in recording.events for event in each)
+    steps = any(event["event"] in BEGUN for each in recording.events for event in each)
     ours = (NO_INIT, "Horovod")
     return any(ends) and not steps and not any((error or "").startswith(ours) for error in ends)

@@ -6,8 +6,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from .aliases import given
 from .course import Script
+from .inferred import infer_rates, step_between, without_weights
 from .run import Recording
 
 Event = dict[str, Any]
@@ -21,7 +24,7 @@ SMALL = 64  # elements: a metric and no gradient
 class Step:
     """One step of the optimizer."""
 
-    lr: float
+    lr: float  # 0 where it is not known; see Case.of
     grads: str
     before: str
     after: str
@@ -38,6 +41,14 @@ class Step:
     rates: list[float] = field(default_factory=list)  # of each group of parameters
     untrained: str = ""  # a digest of the model's parameters that the optimizer has not
     again: bool = False  # without another backward pass, as of a second optimizer
+    moved: list[float] | None = None  # a sketch of the change, where no optimizer told of the step
+
+    def is_as(self, other: Step) -> bool:
+        """Whether two ranks used the same gradients for it."""
+        if self.moved is None or other.moved is None:
+            return self.grads == other.grads
+        apart = np.linalg.norm(np.subtract(self.moved, other.moved))
+        return bool(apart <= 0.02 * np.linalg.norm(self.moved))
 
 
 @dataclass
@@ -144,12 +155,16 @@ class Case:
     def of(cls, script: Script, recording: Recording) -> Case:
         """The case of a recording."""
         without = [_read_rank(events) for events in recording.without_gpus]
-        return cls(script, recording, read(recording), _read_rank(recording.alone), without)
+        case = cls(script, recording, read(recording), _read_rank(recording.alone), without)
+        for number in (0, 1):
+            infer_rates(case.pairs(number))
+            infer_rates([(step,) for step in case.alone.phase(number).steps])
+        return case
 
     def base_lr(self, number: int) -> float | None:
         """The largest rate of one process in a run; None if it is not known."""
-        if alone := self.alone.phase(number).steps:
-            return max(step.lr for step in alone)
+        if any(rates := [step.lr for step in self.alone.phase(number).steps]):
+            return max(rates)
         return self.script.base_lr(self.ranks[0].phase(number).arguments)
 
     def phases(self, number: int) -> list[Phase]:
@@ -188,11 +203,13 @@ def read(recording: Recording) -> list[Rank]:
 
 def _read_rank(events: list[Event]) -> Rank:
     rank = Rank()
+    events = without_weights(events)
     ids: list[int | str] = []
     unplaced: list[int | str] = []  # read by the script, and given to no model that we know of
     losses: list[float] = []
     expected: list[float] = []
     batches, reduced, tests, sent = 0, 0, False, None
+    weights: Event | None = None  # as they were last told, where no optimizer tells of steps
     lists = {"init": rank.inits, "gpu": rank.gpus, "threads": rank.threads, "fit": rank.fits,
              "outside": rank.outside, "network": rank.network, "asked": rank.asked,
              "logged": rank.logged, "here": rank.here,
@@ -204,7 +221,7 @@ def _read_rank(events: list[Event]) -> Rank:
         elif kind == "phase":
             rank.phases.append(Phase())
             ids, losses, expected, batches, reduced, tests = [], [], [], 0, 0, False
-            sent = None
+            sent, weights = None, None
             rank.phases[-1].arguments = list(event.get("arguments", []))
         elif kind == "finished":
             rank.finished = True
@@ -213,6 +230,11 @@ def _read_rank(events: list[Event]) -> Rank:
         if not rank.phases:
             continue
         phase = rank.phases[-1]
+        if kind == "weights":
+            before, weights = weights, event
+            if not (ids or unplaced) or before is None or before["digest"] == event["digest"]:
+                continue
+            kind, event = "step", step_between(before, event)
         if kind == "batch" and _is_inside(event["ids"], ids):
             continue
         if kind == "batch":
@@ -239,6 +261,8 @@ def _read_rank(events: list[Event]) -> Rank:
             now["begun"] = len(phase.epochs)
             now["training"] = bool(ids)  # between a batch and its step
             phase.calls.append({**event, **now})
+            if event["kind"] == "broadcast":
+                weights = None  # they change by it, and not by a step
             if event["kind"] == "allreduce":
                 reduced += event["elements"]
             if "sketch" in event and ids:  # between a batch and its step
@@ -251,7 +275,7 @@ def _read_rank(events: list[Event]) -> Rank:
             fields = {name: event[name] for name in ("lr", "grads", "before", "after", "elements")}
             fields |= {
                 name: event[name]
-                for name in ("own", "used", "without", "untrained", "rates")
+                for name in ("own", "used", "without", "untrained", "rates", "moved")
                 if name in event
             }
             fields |= {"ids": ids, "loss": _mean(losses), "expected": _mean(expected)}

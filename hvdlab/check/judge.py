@@ -159,7 +159,7 @@ def _broadcast(case: Case) -> Finding:
             return WRONG, (
                 f"the parameters that the optimizer doesn't train differed{which} until the end"
             )
-        averaged = all(one.grads == other.grads for one, other in pairs)
+        averaged = all(one.is_as(other) for one, other in pairs)
         # Ranks that went on at different epochs take steps of different length: that is the resume.
         # Where they do so from the start, it is the schedule.
         apart = any(one.lr != other.lr for one, other in pairs)

@@ -15,6 +15,7 @@ from .verdict import DONE, OPEN, WRONG
 def rate(case: Case) -> Finding:
     """In the run that is given a rate, and in the one that takes the script's own."""
     script, steps = case.script, case.steps(0)
+    _are_known(case)
     top = [max(step.lr for step in mine) for mine in steps]
     images = max(len(step.ids) for mine in steps for step in mine)
     base = case.base_lr(0)
@@ -55,6 +56,12 @@ def rate(case: Case) -> Finding:
     if "schedule" in script.lacks and factor > 1 and all(near(each, base) for each in begun):
         return WRONG, f"{told}, but that of one process in all of epoch 1"
     return _own_rate(case, factor, told)
+
+
+def _are_known(case: Case) -> None:
+    """Raises Unseen where they are not, of a step that no optimizer of a framework took."""
+    if not all(step.lr for phase in case.phases(0) for step in phase.steps if step.moved):
+        raise Unseen("the script takes its steps by itself; the rate of one can't be seen")
 
 
 def _of_groups(case: Case, factor: int) -> str:
@@ -111,6 +118,7 @@ def schedule(case: Case) -> Finding:
         return _warm_up(phase)
     if len(phase.epochs) < 2 or not phase.epochs[1].steps:
         raise Unseen("the run ended before the second epoch")
+    _are_known(case)
     unit = " times that of one process" if _has_measure(case) else ""
     if len(rates := _rates(case, 0)) < 2 or not all(rates[:2]):
         raise Unseen("on one process the run ended before the second epoch")

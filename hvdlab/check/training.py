@@ -10,6 +10,7 @@ import numpy as np
 from hvdlite.request import ADASUM
 
 from .evidence import SMALL, Case, Finding, Phase, Step, Unseen, is_known, parted
+from .inferred import shares_of_step
 from .run import RANKS
 from .verdict import DONE, OPEN, WRONG
 
@@ -32,7 +33,7 @@ def optimizer(case: Case) -> Finding:
     if is_adasum(case) and all(one.before == other.before for one, other in case.pairs(0)[1:]):
         return DONE, "after each step both ranks have the same weights, by Adasum"
     sent = [sum(s.reduced >= 0.9 * s.elements for s in mine) for mine in zip(*pairs, strict=True)]
-    equal = sum(one.grads == other.grads for one, other in pairs)
+    equal = sum(one.is_as(other) for one, other in pairs)
     if equal == len(pairs) and min(sent) == len(pairs):
         told = f"of {len(pairs)} steps, {equal} used the same gradients on both ranks"
         wrong = _size(case) or _too_early(case) or _uneven(case)
@@ -77,8 +78,10 @@ def times_the_mean(case: Case) -> float | None:
     script divides by the number of ranks counts as the whole one.
     """
     pairs = case.pairs(0)
+    if any(step.moved for pair in pairs for step in pair):
+        return None
     for given in ("own", "sent"):
-        found = [sum(parts) for pair in pairs if (parts := _parts(pair, given))]
+        found = [sum(parts) for pair in pairs if (parts := shares_of_step(pair, given))]
         if len(found) < max(2, 0.8 * len(pairs)):
             continue
         for times in (RANKS, 1, 1 / RANKS):
@@ -87,24 +90,9 @@ def times_the_mean(case: Case) -> float | None:
     return None
 
 
-def _parts(pair: tuple[Step, ...], given: str = "own") -> list[float]:
-    """By what each rank's own gradient was multiplied to get their sum that the step used.
-
-    Empty where that is not known, or where the step used something else. `given` says what is taken
-    for its own: the gradient of the last backward pass, or what it "sent" by itself.
-    """
-    sketches = [getattr(step, given) for step in pair]
-    if None in sketches or pair[0].used is None:
-        return []
-    own, used = np.transpose(sketches), np.array(pair[0].used)
-    parts = np.linalg.lstsq(own, used, rcond=1e-6)[0]
-    off = np.linalg.norm(own @ parts - used)
-    return parts.tolist() if parts.sum() > 0 and off <= 0.05 * np.linalg.norm(used) else []
-
-
 def _uneven(case: Case) -> str:
     """Where ranks count differently in what is used; empty if they don't in most of the steps."""
-    found = [parts for parts in map(_parts, case.pairs(0)) if parts]
+    found = [parts for parts in map(shares_of_step, case.pairs(0)) if parts]
     apart = [parts for parts in found if max(parts) - min(parts) > 0.05 * sum(parts)]
     if len(apart) < max(3, 0.5 * len(found)):
         return ""

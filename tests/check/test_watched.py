@@ -1,8 +1,10 @@
 """What the observers see of a script, and what they tell it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from checks_library import library
 
 from hvdlab.check.aliases import canonical
 from hvdlab.check.evidence import read
@@ -171,3 +173,22 @@ def test_functions_that_are_differentiated_can_be_watched(tmp_path):
     assert recording.printed[0] == ["2 (0, 10)", "2 (0, 10)"], recording.logged[0]
     seen = [event["ids"] for event in events(recording, "batch")]
     assert [ids for ids in seen if ids] == [list(range(16))] * 2
+
+
+# Of a program that takes its steps by itself what is changed, and the step that then is not done.
+BY_HAND = {
+    "rate": ("rate = args.base_lr * hvd.size()", "rate = args.base_lr"),
+    "optimizer": ("hvd.allreduce(param.grad)", "param.grad"),
+    "broadcast": ("    hvd.broadcast_parameters(model.state_dict(), root_rank=0)\n", ""),
+    "shard": ("train_set, hvd.size(), hvd.rank(),", "train_set, 1, 0,"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", BY_HAND)
+def test_steps_that_no_optimizer_tells_of_are_judged(step):
+    program = next(x for x in library() if x.file.startswith("mnist_torch-right-steps-by-hand"))
+    wrong = replace(program, text=program.text.replace(*BY_HAND[step]), breaks=(step,))
+    assert wrong.text != program.text
+    recording, _ = wrong.record()
+    assert wrong.is_as_expected(verdict := wrong.judge(recording)), str(verdict)

@@ -43,7 +43,41 @@ def _everywhere(*edits: tuple[str, str]) -> Callable[[str], str]:
     return change
 
 
+def _torch_func(text: str) -> str:
+    """Functions of the weights instead of a model that has them, and momentum by hand."""
+    start, end = text.index("    total = 0.0\n"), text.index("    return metric_average(total")
+    return _edits(
+        ("def train(model, optimizer, loader", "def train(model, state, loader"),
+        ("from torch.nn.functional",
+         "from torch.func import functional_call, grad_and_value\nfrom torch.nn.functional"),
+        ("def evaluate(model, loader", "def evaluate(model, params, loader"),
+        ("(model(images.to(device)).argmax",
+         "(functional_call(model, params, (images.to(device),)).argmax"),
+        ("    optimizer = torch.optim.Adam(model.parameters(), lr=rate)\n",
+         "    params = {name: x.detach().clone() for name, x in model.named_parameters()}\n"
+         "    speed = {name: torch.zeros_like(x) for name, x in params.items()}\n"),
+        (_WRAP, ""),
+        (_WEIGHTS, "    hvd.broadcast_parameters(params, root_rank=0)\n"),
+        ("    hvd.broadcast_optimizer_state(optimizer, root_rank=0)\n", ""),
+        ("train(model, optimizer, train", "train(model, (rate, params, speed), train"),
+        ("evaluate(model, test_loader", "evaluate(model, params, test_loader"),
+    )(text[:start] + _FUNCTIONS + text[end:])  # fmt: skip
+
+
 _TORCH = "import horovod.torch as hvd"
+_FUNCTIONS = """    total = 0.0
+    rate, params, speed = state
+
+    def loss_of(params, images, labels):
+        return cross_entropy(functional_call(model, params, (images,)), labels)
+
+    for images, labels in loader:
+        grads, loss = grad_and_value(loss_of)(params, images.to(device), labels.to(device))
+        for name, grad in grads.items():
+            speed[name] = 0.9 * speed[name] + hvd.allreduce(grad, name=name)
+            params[name] = params[name] - rate * speed[name]
+        total += loss.item()
+"""
 _WRAP = "    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())  # Step 4\n"
 _WEIGHTS = "    hvd.broadcast_parameters(model.state_dict(), root_rank=0)\n"
 _MEAN = "    return hvd.allreduce(torch.tensor(value), name=name).item()\n"
@@ -133,6 +167,16 @@ _BY_SCRIPT: dict[str, dict[str, Callable[[str], str]]] = {
             (_WRAP, ""),
             (_BACKWARD, _BACKWARD + "        for param in model.parameters():\n"
                                     "            hvd.allreduce_(param.grad, op=hvd.Average)\n")),
+        "steps-by-hand": _edits(
+            ("    optimizer = torch.optim.Adam(model.parameters(), lr=rate)\n", ""), (_WRAP, ""),
+            ("    hvd.broadcast_optimizer_state(optimizer, root_rank=0)\n", ""),
+            ("        optimizer.zero_grad()\n", "        model.zero_grad()\n"),
+            (_STEP, "        with torch.no_grad():\n"
+                    "            for param in model.parameters():\n"
+                    "                param -= rate * hvd.allreduce(param.grad)\n"),
+            ("def train(model, optimizer, loader", "def train(model, rate, loader"),
+            ("train(model, optimizer, train_loader", "train(model, rate, train_loader")),
+        "torch-func": _torch_func,
         "broadcast-by-hand": _edits(
             (_WEIGHTS, "    for param in model.parameters():\n"
                        "        hvd.broadcast_(param.data, root_rank=0)\n")),
@@ -182,6 +226,18 @@ _BY_SCRIPT: dict[str, dict[str, Callable[[str], str]]] = {
             ("optimizer = tf.keras.optimizers.Adam(args.base_lr * hvd.size())",
              "optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.Adam(args.base_lr))")),
         "broadcast-first": _edits((_LATE, ""), ("    met_target = 0\n    for", _EARLY + "    for")),
+        "steps-by-hand": _edits(
+            ("    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))"
+             "\n",
+             "    for gradient, v in zip(gradients, model.trainable_variables, strict=True):\n"
+             "        v.assign_sub(optimizer * gradient)\n"),
+            ("    optimizer = tf.keras.optimizers.Adam(args.base_lr * hvd.size())  # Step 3\n",
+             "    optimizer = tf.Variable(0.0, trainable=False)\n"),
+            ("        optimizer.build(model.trainable_variables)\n", ""),
+            ("model=model, optimizer=optimizer", "model=model"),
+            ("optimizer.learning_rate = learning_rate(args, epoch + step / steps)",
+             "optimizer.assign(learning_rate(args, epoch + step / steps))"),
+            ("                hvd.broadcast_variables(optimizer.variables, root_rank=0)\n", "")),
         "gradients-by-hand": _edits(
             (_TAPE, ""),
             (_GRADIENTS, _GRADIENTS + "    gradients = [hvd.allreduce(g) for g in gradients]\n")),

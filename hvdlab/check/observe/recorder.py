@@ -24,6 +24,7 @@ class Recorder:
         self.rank = rank
         self.gpus = gpus  # pretended
         self.phase = 0  # the number of the script's run, from 1
+        self.stepped = 0  # the last of them in which an optimizer of a framework took a step
         self.visible: dict[int, str] = {}  # by that number; see gpus_are_seen
         self.script = str(script)
         self.folder = str(script.parent)
@@ -31,6 +32,8 @@ class Recorder:
         self._quiet = threading.local()
 
     def __call__(self, event: str, **facts: Any) -> None:
+        if event == "step":
+            self.stepped = self.phase
         if not self.is_quiet():
             line = json.dumps({"event": event, **facts}, default=str)
             os.write(self._fd, line.encode() + b"\n")

@@ -16,7 +16,7 @@ import numpy as np
 from ..aliases import FILES, canonical
 from ..runtime_facts import CORES
 from .data_side import Slice
-from .recorder import Recorder, sketch
+from .recorder import Recorder, digest, sketch
 
 OBJECTS = ("broadcast_object", "allgather_object", "exchange")
 SMALL = 64  # values in a collective that are written down
@@ -25,6 +25,7 @@ SMALL = 64  # values in a collective that are written down
 before_collective: list[Callable[[], None]] = []
 collectives = [0]  # how many calls there were
 before_step: list[Callable[[], None]] = []  # the same, before the optimizer's
+before_broadcast: list[Callable[[], None]] = []  # what notes the weights
 
 
 def watch(record: Recorder, apart: int) -> None:
@@ -60,6 +61,8 @@ def watch(record: Recorder, apart: int) -> None:
             for each in before_collective:
                 each()
             what = request.descriptor
+            for each in before_broadcast if what.kind == "broadcast" else ():
+                each()
             if what.kind in ("allreduce", "reducescatter"):
                 elements = int(sum(np.prod(shape) for shape in what.shapes))
             else:
@@ -74,6 +77,22 @@ def watch(record: Recorder, apart: int) -> None:
         submit(self, requests, set_id)
 
     hvdlite.engine.engine.Engine.submit = watched_submit
+
+
+def note_weights(
+    record: Recorder,
+    weights: Callable[[], list[np.ndarray]],
+    own: Callable[[], list[float] | None],
+) -> None:
+    """What a model has before a batch, for steps that no optimizer of a framework takes.
+
+    own: gives a sketch of this rank's gradients of the last batch.
+    """
+    if record.stepped == record.phase:
+        return
+    arrays = weights()
+    facts = {"elements": sum(array.size for array in arrays), "own": own()}
+    record("weights", digest=digest(arrays), sketch=sketch(arrays).tolist(), **facts)
 
 
 def _pretend_hosts(record: Recorder, basics: Any, apart: int) -> None:

@@ -6,8 +6,10 @@ What Keras does with it is watched in keras_side.py, sessions of TensorFlow 1 in
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,9 +33,9 @@ def watch(record: Recorder, samples: Samples) -> None:
         _pretend_gpus(config, record)
         _watch_threads(config, record)
     _watch_placement(record)
-    _watch_tapes(record)
-    _watch_reading(record, samples)
-    _own_first_weights(record)
+    note_weights = _own_first_weights(record)
+    _watch_tapes(record, note_weights)
+    _watch_reading(record, samples, note_weights)
 
 
 def array_of(value: Any) -> np.ndarray | None:
@@ -130,13 +132,14 @@ def _watch_threads(config: Any, record: Recorder) -> None:
     config.threading.set_inter_op_parallelism_threads = lambda _: None
 
 
-def _watch_tapes(record: Recorder) -> None:
+def _watch_tapes(record: Recorder, note_weights: Callable[[], None]) -> None:
     """Whether a tape is open tells training from validation; its target is the loss."""
     enter, leave = tf.GradientTape.__enter__, tf.GradientTape.__exit__
     gradient = tf.GradientTape.gradient
 
     @functools.wraps(enter)
     def watched_enter(self: Any) -> Any:
+        note_weights()
         tapes_open[0] += 1
         return enter(self)
 
@@ -158,7 +161,7 @@ def _watch_tapes(record: Recorder) -> None:
     tf.GradientTape.gradient = watched_gradient
 
 
-def _watch_reading(record: Recorder, samples: Samples) -> None:
+def _watch_reading(record: Recorder, samples: Samples, note_weights: Callable[[], None]) -> None:
     """What the script's own loops read, and give to functions of theirs, for models that are none
     of Keras'."""
     function = type(tf.function(lambda: None))
@@ -174,6 +177,7 @@ def _watch_reading(record: Recorder, samples: Samples) -> None:
     def watched(self: Any) -> Any:
         batch = take(self)
         if record.from_script():
+            note_weights()
             last[0] = identify(tf.nest.flatten(batch))
             record("read", ids=last[0])
         return batch
@@ -182,6 +186,7 @@ def _watch_reading(record: Recorder, samples: Samples) -> None:
     def watched_call(self: Any, *args: Any, **kwargs: Any) -> Any:
         ids = identify(args) if depth[0] == 0 else []
         if ids and is_known(ids[0]) and ids != last[0]:
+            note_weights()
             record("read", ids=ids)
             last[0] = ids
         depth[0] += 1
@@ -199,34 +204,48 @@ def _watch_reading(record: Recorder, samples: Samples) -> None:
     OwnedIterator.__next__, function.__call__ = watched, watched_call
 
 
-def _own_first_weights(record: Recorder) -> None:
+def _own_first_weights(record: Recorder) -> Callable[[], None]:
     """Rank 1 starts from weights of its own, as it would with another seed.
 
-    Equal seeds would hide that nothing was broadcast.
+    Equal seeds would hide that nothing was broadcast. Returns what notes all weights.
     """
     from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-    variables: list[weakref.ref] = []
+    made = weakref.WeakValueDictionary[int, ResourceVariable]()
+    count, shifted = itertools.count(), [0]
     init = ResourceVariable.__init__
 
     @functools.wraps(init)
     def watched(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
         if self.trainable and self.dtype.is_floating and self.shape.rank:
-            variables.append(weakref.ref(self))
+            made[next(count)] = self
+
+    # Below the variables: nobody's tape or custom gradient is to know of it.
+    def value(of: Any) -> np.ndarray:
+        return tf.raw_ops.ReadVariableOp(resource=of.handle, dtype=of.dtype).numpy()
 
     def shift() -> None:
         if not tf.executing_eagerly():
             return
-        for variable in [ref() for ref in variables]:
-            if variable is not None and record.rank:
-                # Below the variable: nobody's tape or custom gradient is to know of it.
-                value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-                value = value.numpy() * (1 + 0.1 * record.rank) + 0.01 * record.rank
-                new = tf.constant(value, variable.dtype)
-                tf.raw_ops.AssignVariableOp(resource=variable.handle, value=new)
-        variables.clear()
+        new = {number: each for number, each in made.items() if number >= shifted[0]}
+        for variable in new.values() if record.rank else ():
+            other = tf.constant(
+                value(variable) * (1 + 0.1 * record.rank) + 0.01 * record.rank, variable.dtype
+            )
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=other)
+        shifted[0] = max(new, default=shifted[0] - 1) + 1
+
+    def weights() -> list[np.ndarray]:
+        return [value(each) for _, each in sorted(made.items())]
+
+    def note_weights() -> None:
+        if tf.executing_eagerly() and made:
+            shift()
+            runtime.note_weights(record, weights, own_gradients)
 
     ResourceVariable.__init__ = watched
     runtime.before_collective.append(shift)
     runtime.before_step.append(shift)
+    runtime.before_broadcast.append(note_weights)
+    return note_weights

@@ -32,18 +32,23 @@ local: dict[int, Any] = {}  # of each parameter this rank's own gradient, before
 def array_of(value: Any) -> np.ndarray | None:
     """The numbers of a tensor or an array; None for anything else."""
     if isinstance(value, torch.Tensor):
-        with temporarily_clear_interpreter_stack():  # of torch.func, which wraps tensors
-            while torch._C._functorch.is_functorch_wrapped_tensor(value):
-                value = torch._C._functorch.get_unwrapped(value)
-            value = value.detach().float().numpy()
+        return next((each.astype(np.float32) for each in numbers([value])), None)
     return value if isinstance(value, np.ndarray) else None
 
 
 def numbers(tensors: Any) -> list[np.ndarray]:
     """Those of the tensors that there are, as arrays; NumPy has no bfloat16."""
-    there = [each.detach() for each in tensors if each is not None and not each.is_meta]
-    dense = [each.to_dense().resolve_conj().resolve_neg() for each in there]
-    return [(x.float() if x.dtype == torch.bfloat16 else x).numpy() for x in dense]
+    with temporarily_clear_interpreter_stack():  # of torch.func, which wraps tensors
+        plain = [_unwrapped(each) for each in tensors if each is not None]
+        there = [each.detach() for each in plain if not each.is_meta]
+        dense = [each.to_dense().resolve_conj().resolve_neg() for each in there]
+        return [(x.float() if x.dtype == torch.bfloat16 else x).numpy() for x in dense]
+
+
+def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def float_buffers(model: torch.nn.Module) -> list[np.ndarray]:
@@ -259,10 +264,13 @@ def _watch_batches(record: Recorder, samples: Samples) -> None:
             if images is not None:
                 ids = samples.identify(array_of(images))
                 trains[0] = torch.is_grad_enabled() and not is_test(module, ids)
+                for each in runtime.before_step if trains[0] else ():
+                    each()
                 if trains[0] and begun[0] < record.phase and any(map(is_known, ids)):
                     begun[0] = record.phase
-                    with temporarily_clear_interpreter_stack():
-                        record("buffers", digest=digest(float_buffers(module)))
+                    record("buffers", digest=digest(float_buffers(module)))
+                weights = functools.partial(numbers, module.parameters())
+                runtime.note_weights(record, weights, own_gradients)
                 record("batch", train=trains[0], ids=ids)
         running.append(ids)
 
@@ -329,10 +337,23 @@ def _own_first_weights(record: Recorder, modules: Modules) -> None:
             return
         with torch.no_grad():
             for param in _own_parameters(modules):
-                if param.is_floating_point() and not getattr(param, "_is_shifted", False):
+                is_parameter = isinstance(param, torch.nn.Parameter)  # no copy in its place
+                is_new = is_parameter and not getattr(param, "_is_shifted", False)
+                if is_new and param.is_floating_point():
                     param._is_shifted = True
                     param.data.mul_(1 + 0.1 * record.rank).add_(0.01 * record.rank)
 
+    def before(function: Any) -> Any:
+        @functools.wraps(function)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if record.from_script():
+                shift()
+            return function(*args, **kwargs)
+
+        return watched
+
+    for name in ("parameters", "named_parameters", "state_dict"):  # of which copies may be made
+        setattr(torch.nn.Module, name, before(getattr(torch.nn.Module, name)))
     runtime.before_collective.append(shift)
     runtime.before_step.append(shift)
     register_optimizer_step_pre_hook(lambda *_: shift())
