@@ -79,6 +79,9 @@ class Execute(preprocessors.Execute):
         """A manager for the kernel of this submission."""
         manager = super().create_kernel_manager()
         manager.folder = str(self._folder)
+        # Not over TCP: of kernels that start at the same time two may choose the same ports, and
+        # who asks the wrong one waits for ever.
+        manager.transport, manager.connection_file = "ipc", str(self._folder / "kernel.json")
         return manager
 
     def start_new_kernel(self, **more: Any) -> None:
