@@ -50,7 +50,7 @@ def explain(case: Case) -> tuple[str, dict[str, str]]:
         text = _stall(ranks, phase, errors)
         said = text if text.startswith("the ranks disagree") else ""
     named = [step for words, step in _SAYS if words.search(said)]
-    step = named[0] if named else "" if own else _blame(ranks, phase)
+    step = named[0] if named else _blame(ranks, phase, by_line=bool(own))
     return text, {step: text} if step in keys else {}
 
 
@@ -96,15 +96,21 @@ def _title(call: dict[str, Any]) -> str:
     return f"{call['kind']} {call['name'].removeprefix(call['kind'] + '.')!r}"
 
 
-def _blame(ranks: list[Rank], phase: int) -> str:
-    """The step of the conversion whose call one rank made and the other did not."""
+def _blame(ranks: list[Rank], phase: int, by_line: bool) -> str:
+    """The step of the conversion whose call one rank made and the other did not.
+
+    by_line: a rank failed at what it got, which another line of the script may have sent.
+    """
     phases = [rank.phase(phase) for rank in ranks]
     calls = [each.calls for each in phases]
+    what = ("name", "kind", "where") if by_line else ("name", "kind")
     place = 0
-    while all(place < len(mine) for mine in calls) and _same(*(c[place] for c in calls)):
+    while all(place < len(mine) for mine in calls) and all(
+        calls[0][place][each] == calls[1][place][each] for each in what
+    ):
         place += 1
     odd = [mine[place] for mine in calls if place < len(mine)]
-    if not odd:
+    if not odd or (by_line and len(odd) < RANKS):
         return ""
     counts = [len(each.steps) for each in phases]
     kinds = [_kind(call, phases[0].steps or phases[-1].steps) for call in odd]
@@ -141,10 +147,6 @@ def _blame(ranks: list[Rank], phase: int) -> str:
     if "gradient" in kinds and all(each.error for each in phases):
         return "optimizer"
     return ""
-
-
-def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return one["name"] == other["name"] and one["kind"] == other["kind"]
 
 
 def _kind(call: dict[str, Any], steps: list[Any]) -> str:
