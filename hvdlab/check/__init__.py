@@ -92,8 +92,9 @@ def record(
     ways["reference"] = partial(observe, known.solution, known.phases(), limit, nest=nest)
     whole = script.phases()
     fewer, nothing = [[*phase, *LIMIT] for phase in whole], [[] for _ in whole]
-    # The arguments, and what the script is told where it asks for variables.
+    # The arguments, and what the script is told where it asks a parser or for variables.
     tries = [(arguments_for(each, options), each) for each in (whole, fewer, nothing)]
+    tries.insert(1, (nothing, whole))
     for phases, variables in [(whole, whole), tries[0]] if script.is_version else tries:
         ways["variables"] = variables
         recording = observe(path, phases, **ways)
@@ -121,9 +122,9 @@ def record(
 
 
 def _may_resume(path: Path, options: set[str]) -> bool:
-    """Whether a script has an option for it, or may ask its environment for one."""
+    """Whether a script has an option for it, or may ask a parser or its environment for one."""
     text = source_of(path)[0]
-    asks = "environ" in text or "getenv" in text
+    asks = any(each in text for each in ("environ", "getenv", "argparse", "click", "typer", "absl"))
     return has(options, "--resume", "--log-dir") or (asks and "resume" in text.lower())
 
 

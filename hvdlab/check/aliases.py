@@ -39,10 +39,14 @@ _QUALIFIERS = {
 
 
 def dashed(option: str) -> str:
-    """The option with dashes, as in ALIASES, that a word stands for."""
-    if option.startswith("--"):
-        return option
-    return "--" + option.rpartition(".")[2].replace("_", "-")
+    """The option with dashes, as in ALIASES, that a word such as data.batch_size stands for."""
+    return "--" + option.removeprefix("--").rpartition(".")[2].replace("_", "-")
+
+
+def option_of(name: str) -> str:
+    """The course's option that an option stands for; itself where it is none of them."""
+    known = (option for option, aliases in ALIASES.items() if dashed(name) in aliases)
+    return next(known, dashed(name))
 
 
 def canonical(variable: str) -> tuple[str, str] | None:

@@ -22,16 +22,17 @@ else:
 
 LARGEST = 1 << 13  # bytes of an option file
 MOST, DEEPEST, LONGEST = 1000, 8, 100  # of its keys: one that refers to itself has no end
-_MADE = re.compile(r"""["']--["']\s*\+|f["']--\{""")  # of fields or of names
 _PARSED = re.compile(r"""(?:prefix|startswith|strip)\(["']--?["']""")  # by the script itself
 _WORDS = re.compile(r"""(?:split|partition)\(\s*["']=["']|\b(?:omegaconf|hydra)\b""")
 
 
 def options_of(text: str) -> set[str]:
-    """The options, such as "--epochs", that a script names, or makes of names or of fields."""
+    """The options, such as "--epochs", that a script names, or reads by a parser of its own.
+
+    Those that argparse or click read are found when they do; see observe/options_side.py.
+    """
     made: set[str] = set()
-    parses = "argv" in text and "argparse" not in text and _PARSED.search(text)
-    if parses or _MADE.search(text):
+    if "argv" in text and "argparse" not in text and _PARSED.search(text):
         made = {dashed(field) for field in _fields(text)}
         known = {alias for aliases in ALIASES.values() for alias in aliases}
         names = re.findall(r"""["']([\w-]+)["']""", text)

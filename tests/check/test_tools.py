@@ -153,7 +153,7 @@ def test_other_scripts_get_the_options_that_they_name():
     assert arguments_for(ALL[0].phases(), options_of("print(1)")) == [[], []]
 
 
-def test_options_that_are_words_or_made_of_fields_are_found(tmp_path):
+def test_options_that_are_words_are_found(tmp_path):
     fields = (
         "from dataclasses import dataclass, field\n"
         "@dataclass\nclass Data:\n    batch: int = 64\n"
@@ -171,10 +171,6 @@ def test_options_that_are_words_or_made_of_fields_are_found(tmp_path):
     (tmp_path / "a.toml").write_text("epochs = 3\n[optimizer]\nlr = 0.1\n")
     first, _ = arguments_for(ALL[0].phases(), options_named(path))
     assert first == ["epochs=2", "optimizer.lr=0.01"]
-    path.write_text(fields + "for each in fields(Config):\n    add('--' + each.name)\n")
-    assert {"--epochs", "--batch"} <= options_named(path)
-    path.write_text("for name, kind in [('epochs', int), ('depth', int)]:\n    add('--' + name)\n")
-    assert options_named(path) == {"--epochs"}
 
 
 def test_what_is_nested_too_deeply_to_be_read_stops_no_other_check(tmp_path):

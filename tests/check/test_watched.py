@@ -49,6 +49,58 @@ def test_a_script_is_told_its_options_where_it_asks_its_environment(tmp_path):
     assert [phase.option("--resume") is not None for phase in phases] == [False, True]
 
 
+PARSERS = {
+    "argparse": """
+import argparse
+first = argparse.ArgumentParser(add_help=False)
+first.add_argument("--config")
+known, rest = first.parse_known_args()
+parser = argparse.ArgumentParser(parents=[first])
+for name, value in {"n_epochs": 9, "base_lr": 0.5, "min_lr": 0.1}.items():
+    parser.add_argument("--" + name, type=type(value), default=value)
+parser.add_argument("--log" + "dir")
+parser.add_argument("--res" + "ume", action="store_true")
+commands = parser.add_subparsers()
+commands.add_parser("train")
+args = parser.parse_args(rest)
+print(args.n_epochs, args.base_lr, args.resume, args.logdir.split("/")[-1], args.min_lr)
+""",
+    "click": """
+import click
+@click.command(name="train")
+@click.option("-e", "--num" + "-epochs", "epochs", default=9)
+@click.option("--learning" + "_rate", default=0.5)
+@click.option("--save", type=click.Path())
+@click.option("--resume/--afresh")
+@click.option("--min-lr", default=0.1)
+def main(epochs, learning_rate, save, resume, min_lr):
+    print(epochs, learning_rate, resume, save.split("/")[-2], min_lr)
+main()
+""",
+    "absl": """
+from absl import app, flags
+flags.DEFINE_integer("epo" + "chs", 9, "")
+flags.DEFINE_float("l" + "r", 0.5, "")
+flags.DEFINE_float("min_lr", 0.1, "")
+flags.DEFINE_boolean("resu" + "me", False, "")
+flags.DEFINE_string("output" + "_dir", "", "")
+def main(_):
+    given = flags.FLAGS
+    print(given.epochs, given.lr, given.resume, given.output_dir.split("/")[-1], given.min_lr)
+app.run(main)
+""",
+}
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_a_script_is_told_its_options_where_it_parses_them(tmp_path, parser):
+    recording = watch(tmp_path, PARSERS[parser])
+    assert recording.printed[0] == ["2 0.01 False logs 0.1", "3 0.5 True logs 0.1"]
+    phases = read(recording)[0].phases
+    assert [phase.option("--base-lr") for phase in phases] == ["0.01", None]
+    assert [phase.option("--resume") is not None for phase in phases] == [False, True]
+
+
 def test_what_a_script_sets_itself_is_left_to_it(tmp_path):
     recording = watch(
         tmp_path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib.abc
 import importlib.util
@@ -20,7 +21,7 @@ from typing import Any
 from hvdlite.runtime.launchers import rank_of
 
 from ..run import ASKED
-from . import data_side, guard, runtime
+from . import data_side, guard, options_side, runtime
 from .recorder import Recorder, Samples
 
 
@@ -51,8 +52,12 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _watch_frameworks(
-    record: Recorder, samples: Samples, slices: data_side.Slice, steps: int | None
+def _watch_imports(
+    record: Recorder,
+    samples: Samples,
+    slices: data_side.Slice,
+    steps: int | None,
+    parsers: dict[str, Callable[[], None]],
 ) -> None:
     tensorflow_is_whole: list[bool] = []
     keras_waits: list[bool] = []
@@ -88,6 +93,7 @@ def _watch_frameworks(
         data_side.serve_keras(slices, "tf_keras")
 
     actions = {"torch": torch, "tensorflow": tensorflow, "keras": keras, "tf_keras": tf_keras}
+    actions |= parsers
     for name in list(actions):
         if name in sys.modules:  # a fork of a process that has it: see hvdlab.warm
             actions.pop(name)()
@@ -153,6 +159,8 @@ def _forget(variables: dict[str, str], folder: Path) -> None:
     os.environ.update(variables)
     if "tensorflow" in sys.modules:
         sys.modules["tensorflow"].compat.v1.reset_default_graph()
+    if "absl.flags" in sys.modules:
+        sys.modules["absl.flags"].FLAGS.unparse_flags()
     if "keras" in sys.modules:
         with contextlib.suppress(Exception):
             sys.modules["keras"].backend.clear_session()
@@ -177,8 +185,14 @@ def main() -> int:
     runtime.watch_data(slices)
     runtime.watch_cores(record)
     runtime.watch_stderr(record)
-    runtime.watch_environment(record, plan["variables"], str(home))
-    _watch_frameworks(record, samples, slices, plan.get("steps"))
+    options = options_side.Options(record, plan["variables"], str(home))
+    options_side.watch_environment(record, options)
+    options_side.watch_argparse(options)
+    parsers = {
+        "click": functools.partial(options_side.watch_click, options),
+        "absl.flags": functools.partial(options_side.watch_absl, options),
+    }
+    _watch_imports(record, samples, slices, plan.get("steps"), parsers)
     os.environ.pop("OMP_NUM_THREADS", None)
     guard.watch(record, folder)
     threading.Thread(target=record.answer, args=[folder / ASKED], daemon=True).start()

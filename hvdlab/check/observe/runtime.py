@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ..aliases import FILES, canonical
 from ..runtime_facts import CORES
 from .data_side import Slice
 from .recorder import Recorder, digest, sketch
@@ -172,63 +171,6 @@ def watch_data(slices: Slice) -> None:
         return data.Dataset(spec.name, spec.title, **arrays, **more)
 
     data.load = load
-
-
-class _Yes(str):
-    """The value of a variable that is on, in whatever word the script expects."""
-
-    __hash__ = str.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        return str(other).lower() in ("1", "yes", "y", "true", "on")
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def lower(self, *_: object) -> str:
-        """Itself: it may be compared afterwards."""
-        return self
-
-    strip = upper = lower
-
-
-def watch_environment(record: Recorder, phases: list[list[str]], home: str) -> None:
-    """Answer the student's code where it asks the environment for an option of the course's.
-
-    Whatever makes the variable's name, it is known when it is asked for. What is answered is set
-    from then on; what the script has set itself is left to it.
-    """
-    get = type(os.environ).__getitem__
-    passed = {each.__code__.co_filename for each in (os.getenv, type(os.environ).get)}
-
-    flags: set[str] = set()
-
-    def told(key: str) -> str | None:
-        option, alias = canonical(key) or ("", "")
-        for argument in phases[record.phase - 1] if option else ():
-            name, _, value = argument.partition("=")
-            if name == option:
-                record("option", argument=argument)
-                return value.replace("{home}", home) + "/checkpoint" * (alias in FILES)
-        return None
-
-    @functools.wraps(get)
-    def watched(self: Any, key: Any) -> Any:
-        frame = sys._getframe(1)
-        while frame.f_back and frame.f_code.co_filename in passed:
-            frame = frame.f_back
-        asks = isinstance(key, str) and frame.f_code.co_filename.startswith(record.folder)
-        try:
-            value = get(self, key)
-        except KeyError:
-            if not asks or (answer := told(key)) is None:
-                raise
-            self[key] = value = answer or "1"
-            if not answer:
-                flags.add(key)
-        return _Yes(value) if asks and key in flags and value == "1" else value
-
-    type(os.environ).__getitem__ = watched
 
 
 def watch_stderr(record: Recorder) -> None:
