@@ -13,7 +13,7 @@ from hvdlab.check import CheckError
 from hvdlab.check.aliases import arguments_for, given
 from hvdlab.check.catch_up import catch_up, halfway, up_to
 from hvdlab.check.course import ALL, find, options_named, script_of
-from hvdlab.check.mistakes import all_mistakes, fitting
+from hvdlab.check.mistakes import MISTAKES, fitting
 from hvdlab.check.options import options_of
 from hvdlab.check.run import copy_folder
 from hvdlab.check.sabotage import hide, known_as, reveal
@@ -110,7 +110,7 @@ def test_sabotage_says_what_does_not_fit(tmp_path):
 def test_every_mistake_fits_its_solutions():
     for script in ALL:
         names = {each.name for each in fitting(script, script.solution)}
-        assert names == {each.name for each in all_mistakes() if script.name in each.edits}
+        assert names == {each.name for each in MISTAKES if script.name in each.edits}
 
 
 @SCRIPTS
