@@ -96,12 +96,6 @@ def to_array(content: Buffer) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
 
 
-def to_idx(array: np.ndarray) -> bytes:
-    """A uint8 array as idx content."""
-    header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
-    return header + np.ascontiguousarray(array, np.uint8).tobytes()
-
-
 def pack(content: Buffer) -> bytes:
     """The content packed with gzip; the same bytes every time."""
     return gzip.compress(bytes(content), compresslevel=6, mtime=0)
