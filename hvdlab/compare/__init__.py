@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -130,56 +130,50 @@ def compare(
         raise CompareError(f"a comparison can't take {minutes} minutes; try 2.5")
     if minutes is not None and "--limit" not in path.read_text(errors="replace"):
         raise CompareError(f"{script} takes no --limit, which --minutes needs")
+    rounds = 1 if minutes is None else 2
     with gpus_for(counts[-1]) as hidden:
         result = Comparison(path, counts, hidden_gpus=hidden)
-        rounds = 1 if minutes is None else 2
-        _fill(result, epochs, tuple(arguments), rounds, max(rounds, max_repeats), again, minutes)
+        threads = max(1, cores() // counts[-1])
+        jobs = [Job(path, count, threads, epochs, tuple(arguments)) for count in counts]
+        # Two epochs and the one that warms up give its speed; it need not train to the end.
+        whole = replace(jobs[0], threads=cores(), epochs=min(epochs, 3))
+        reference = [whole] if cores() > threads else []
+        estimate = None
+        if minutes is not None:
+            estimate = try_out(jobs[0], again)
+            result.images = images_for(estimate, [*jobs, *reference], minutes * 60 / rounds)
+            limited = (*arguments, f"--limit={result.images}")
+            jobs = [replace(job, arguments=limited) for job in jobs]
+            reference = [replace(job, arguments=limited) for job in reference]
+        if again or not all(cache.load(cache.key(job, 0)) for job in jobs):
+            announce([jobs[0], *reference, *jobs[1:]], rounds, result.images, estimate)
+
+        def once_more(one: Run) -> None:
+            name = cache.key(one.job, len(one.repeats))
+            found = None if again else cache.load(name)
+            if found is None:
+                expected = estimate.of_epoch(one.job, result.images) if estimate else None
+                found = run(one.job, expected=expected)
+                cache.store(name, found)
+            one.repeats.append(found)
+
+        for job in jobs:
+            result.runs.append(Run(job))
+            once_more(result.runs[-1])
+        on_cpu = result.baseline.last.get("device", "cpu") == "cpu"
+        if on_cpu and reference:
+            result.runs.insert(1, Run(reference[0], reference=True))
+            once_more(result.runs[1])
+        _repeat(result, once_more, rounds, max(rounds, max_repeats))
     return result
 
 
-def _fill(
-    result: Comparison,
-    epochs: int,
-    arguments: tuple[str, ...],
-    rounds: int,
-    max_repeats: int,
-    again: bool,
-    minutes: float | None,
-) -> None:
-    threads = max(1, cores() // result.np[-1])
-    jobs = [Job(result.script, count, threads, epochs, arguments) for count in result.np]
-    # Two epochs and the one that warms up give its speed; it need not train to the end.
-    whole = replace(jobs[0], threads=cores(), epochs=min(epochs, 3))
-    reference = [whole] if cores() > threads else []
-    estimate = None
-    if minutes is not None:
-        estimate = try_out(jobs[0], again)
-        result.images = images_for(estimate, [*jobs, *reference], minutes * 60 / rounds)
-        limited = (*arguments, f"--limit={result.images}")
-        jobs, reference = [[replace(j, arguments=limited) for j in js] for js in (jobs, reference)]
-    if again or not all(cache.load(cache.key(job, 0)) for job in jobs):
-        announce([jobs[0], *reference, *jobs[1:]], rounds, result.images, estimate)
-
-    def once_more(one: Run) -> None:
-        name = cache.key(one.job, len(one.repeats))
-        found = None if again else cache.load(name)
-        if found is None:
-            expected = estimate.of_epoch(one.job, result.images) if estimate else None
-            found = run(one.job, expected=expected)
-            cache.store(name, found)
-        one.repeats.append(found)
-
-    for job in jobs:
-        result.runs.append(Run(job))
-        once_more(result.runs[-1])
-    on_cpu = result.baseline.last.get("device", "cpu") == "cpu"
-    if on_cpu and reference:
-        result.runs.insert(1, Run(reference[0], reference=True))
-        once_more(result.runs[1])
+def _repeat(result: Comparison, once_more: Callable[[Run], None], rounds: int, most: int) -> None:
+    """Do each run again: so often in all, and at most `most` times where the spread asks for it."""
     for _ in range(rounds - 1):
         for one in result.runs:
             once_more(one)
-    while len(result.baseline.repeats) < max_repeats:
+    while len(result.baseline.repeats) < most:
         open_runs = _open(result)
         if not open_runs:
             break
