@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,17 +56,11 @@ class Job:
 _BAR = "{l_bar}{bar}| {elapsed}, {remaining} left{postfix}"
 
 
-def run(
-    job: Job,
-    title: str = "",
-    on_epoch: Callable[[Epoch], None] | None = None,
-    expected: float | None = None,
-) -> list[Epoch]:
+def run(job: Job, title: str = "", expected: float | None = None) -> list[Epoch]:
     """Run the job to its end, with a progress bar over its epochs.
 
     Args:
         title: what the bar shows in place of the job's own title.
-        on_epoch: called with each epoch's record as it is written.
         expected: seconds of an epoch, as far as they are known; the bar moves by them until
             the job's own epochs have shown how long they take.
 
@@ -98,8 +91,6 @@ def run(
                     for epoch in _read(log)[len(epochs) :]:
                         epochs.append(epoch)
                         shown.epoch_is_done(epoch)
-                        if on_epoch:
-                            on_epoch(epoch)
                     if ended:
                         break
                     shown.time_goes_on()
