@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import keras
 from keras import layers
 
-MODELS = ("cnn", "wrn-16-10")
 
-
-def create_model(name: str = "cnn", classes: int = 10) -> keras.Model:
+def create_model(name: str = "cnn") -> keras.Model:
     """A fresh model, not yet compiled.
 
     Args:
@@ -18,10 +18,8 @@ def create_model(name: str = "cnn", classes: int = 10) -> keras.Model:
     Raises:
         ValueError: there is no such model.
     """
-    if name == "cnn":
-        return small_cnn(classes)
-    if name == "wrn-16-10":
-        return wide_resnet(depth=16, width=10, classes=classes)
+    if name in MODELS:
+        return MODELS[name]()
     raise ValueError(f"no model is called {name!r}; there are {', '.join(MODELS)}")
 
 
@@ -33,7 +31,7 @@ def _from_bytes() -> list[keras.Layer]:
     return [layers.Reshape((28, 28, 1)), layers.Rescaling(1 / 90, offset=-72 / 90)]
 
 
-def small_cnn(classes: int = 10) -> keras.Model:
+def small_cnn() -> keras.Model:
     """Two convolutions and two dense layers: 28 x 28 pixels to class scores."""
     return keras.Sequential(
         [
@@ -44,31 +42,25 @@ def small_cnn(classes: int = 10) -> keras.Model:
             layers.MaxPooling2D(),
             layers.Flatten(),
             layers.Dense(128, activation="relu"),
-            layers.Dense(classes),
+            layers.Dense(10),
         ]
     )
 
 
-def wide_resnet(
-    depth: int = 16, width: int = 10, classes: int = 10, dropout: float = 0.01
-) -> keras.Model:
-    """Wide residual network (Zagoruyko and Komodakis, 2016); depth is 6 n + 4."""
-    if (depth - 4) % 6:
-        raise ValueError(f"the depth of a wide ResNet is 6 n + 4, not {depth}")
+def wide_resnet() -> keras.Model:
+    """Wide residual network (Zagoruyko and Komodakis, 2016): 16 layers, 10 times as wide."""
     inputs = images = keras.Input((28, 28))
     for layer in _from_bytes():
         images = layer(images)
     images = _convolution(16, 3)(images)
-    for group, channels in enumerate([16 * width, 32 * width, 64 * width]):
-        for block in range((depth - 4) // 6):
-            images = _wide_block(images, channels, 2 if block == 0 and group else 1, dropout)
+    for group, channels in enumerate([160, 320, 640]):
+        for block in range(2):  # in three groups: 6 x 2 + 4 layers
+            images = _wide_block(images, channels, 2 if block == 0 and group else 1)
     images = layers.GlobalAveragePooling2D()(_norm_and_relu(images))
-    return keras.Model(inputs, layers.Dense(classes)(images))
+    return keras.Model(inputs, layers.Dense(10)(images))
 
 
-def _wide_block(
-    images: keras.KerasTensor, channels: int, stride: int, dropout: float
-) -> keras.KerasTensor:
+def _wide_block(images: keras.KerasTensor, channels: int, stride: int) -> keras.KerasTensor:
     """Batch norm, ReLU and convolution, twice, with a short cut around them."""
     active = _norm_and_relu(images)
     around = images
@@ -76,7 +68,7 @@ def _wide_block(
         # Where the shape changes, the short cut starts behind the first norm.
         around = _convolution(channels, 1, stride)(active)
     active = _norm_and_relu(_convolution(channels, 3, stride)(active))
-    return layers.Add()([around, _convolution(channels, 3)(layers.Dropout(dropout)(active))])
+    return layers.Add()([around, _convolution(channels, 3)(layers.Dropout(0.01)(active))])
 
 
 def _norm_and_relu(images: keras.KerasTensor) -> keras.KerasTensor:
@@ -87,3 +79,6 @@ def _convolution(channels: int, size: int, stride: int = 1) -> keras.Layer:
     return layers.Conv2D(
         channels, size, stride, "same", use_bias=False, kernel_initializer="he_normal"
     )
+
+
+MODELS: dict[str, Callable[[], keras.Model]] = {"cnn": small_cnn, "wrn-16-10": wide_resnet}
