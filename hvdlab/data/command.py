@@ -46,9 +46,9 @@ def run(sets: list[str], targets: list[str], root: Path, sources: list[str] | No
             continue
         table.add_row(spec.title, "60,000", "10,000", found.origin, str(found.folder))
         if "keras" in targets:
-            remarks += for_keras(spec.name, sources)
+            remarks += for_keras(spec, found.contents, sources)
         if "torchvision" in targets:
-            remarks += for_torchvision(spec.name, root, sources)
+            remarks += for_torchvision(spec, found.contents, root)
     console = Console()
     console.print(table)
     for remark in remarks:

@@ -7,8 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from . import fetch
-from .catalog import DataError, DataFile, data_set
+from .catalog import DataError, DataFile, DataSet
 from .fetch import chosen_sources
 from .files import Buffer, pack, read_checked, write_whole
 from .sources import SourceError, download
@@ -25,16 +24,16 @@ def keras_folder() -> Path:
     return (Path(home) if home else Path.home() / ".keras") / "datasets"
 
 
-def for_keras(name: str, sources: list[str] | None = None) -> list[str]:
+def for_keras(spec: DataSet, contents: dict[str, Buffer], sources: list[str] | None) -> list[str]:
     """Put a set where keras.datasets looks; returns one line on each thing done.
 
+    Of MNIST it takes another file, which is asked of `sources`.
+
     Raises:
-        DataError: the set can't be had, or the folder can't be written.
+        DataError: the folder can't be written.
     """
-    spec = data_set(name)
     if spec.name == "mnist":
         return [_keras_mnist(keras_folder() / "mnist.npz", sources)]
-    contents = fetch(spec.name, sources=sources).contents
     folder = keras_folder() / spec.name
     return [
         _place(folder / f"{file.name}.gz", file, contents[role], packed=True)
@@ -42,17 +41,13 @@ def for_keras(name: str, sources: list[str] | None = None) -> list[str]:
     ]
 
 
-def for_torchvision(
-    name: str, root: str | os.PathLike[str] = "data", sources: list[str] | None = None
-) -> list[str]:
+def for_torchvision(spec: DataSet, contents: dict[str, Buffer], root: Path) -> list[str]:
     """Put a set where torchvision.datasets.X(root) looks; returns one line on each thing done.
 
     Raises:
-        DataError: the set can't be had, or the folder can't be written.
+        DataError: the folder can't be written.
     """
-    spec = data_set(name)
-    contents = fetch(spec.name, sources=sources).contents
-    folder = Path(root) / spec.title.replace("-", "") / "raw"
+    folder = root / spec.title.replace("-", "") / "raw"
     return [
         _place(folder / file.name, file, contents[role], packed=False)
         for role, file in spec.files.items()
