@@ -117,14 +117,10 @@ class Check:
 
     def _show(self) -> None:
         try:
-            from IPython import get_ipython
-            from IPython.display import display
+            from IPython.display import display  # which prints where no notebook is
         except ImportError:
-            get_ipython = lambda: None  # noqa: E731
-        if get_ipython() is None:
-            print(self)
-        else:
-            display(self)
+            display = print
+        display(self)
 
     def __repr__(self) -> str:
         return str(self)
