@@ -77,15 +77,6 @@ class Recording:
     without_gpus: list[list[dict[str, Any]]] = field(default_factory=list)
     texts: dict[str, list[str]] = field(default_factory=dict)
 
-    def to_json(self) -> str:
-        """All of it as text, for `from_json`."""
-        return json.dumps(vars(self), indent=None)
-
-    @classmethod
-    def from_json(cls, text: str) -> Recording:
-        """The recording that `to_json` wrote."""
-        return cls(**json.loads(text))
-
 
 def observe(
     script: Path,

@@ -71,7 +71,7 @@ def library() -> list[Program]:
 
 def save(path: Path, recording: Recording, seconds: float) -> None:
     """Write a recording."""
-    told = _PLACE.sub("", recording.to_json())
+    told = _PLACE.sub("", json.dumps(vars(recording)))
     text = json.dumps({"seconds": round(seconds, 1), "recording": told})
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
@@ -79,4 +79,4 @@ def save(path: Path, recording: Recording, seconds: float) -> None:
 def load(path: Path) -> tuple[Recording, float]:
     """Read what `save` wrote."""
     found = json.loads(gzip.decompress(path.read_bytes()))
-    return Recording.from_json(found["recording"]), found["seconds"]
+    return Recording(**json.loads(found["recording"])), found["seconds"]
