@@ -68,14 +68,12 @@ class Epoch:
     @property
     def loss(self) -> float | None:
         """The mean over the steps."""
-        losses = [step.loss for step in self.steps if step.loss is not None]
-        return sum(losses) / len(losses) if losses else None
+        return _mean([step.loss for step in self.steps if step.loss is not None])
 
     @property
     def whole_loss(self) -> float | None:
         """The mean cross entropy over the steps, whatever part of it went backward."""
-        losses = [step.expected for step in self.steps if step.expected is not None]
-        return sum(losses) / len(losses) if losses else None
+        return _mean([step.expected for step in self.steps if step.expected is not None])
 
     @property
     def loss_of_images(self) -> float | None:
