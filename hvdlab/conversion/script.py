@@ -40,16 +40,14 @@ class Script:
         Raises:
             ValueError: the script has no such place, or its marks are gone.
         """
-        lines = self.path.read_text(encoding="utf-8").splitlines()
-        first, last = self._marks(lines, step)
-        return textwrap.dedent("\n".join(lines[first + 1 : last]))
+        return self._between(self.path.read_text(encoding="utf-8"), step)
 
     def written(self, *steps: str) -> str | None:
         """The text at these steps; None if one of them is still as it was, or not finished."""
         texts = [self.piece(step) for step in steps]
         begun = [text for text in texts if STUB not in text]
         fresh = _marked(self.original.read_text(encoding="utf-8"), self.name)
-        as_before = [_between(fresh, step) for step in steps]
+        as_before = [self._between(fresh, step) for step in steps]
         changed = [a for a, b in zip(texts, as_before, strict=True) if a.strip() != b.strip()]
         return "\n".join(texts) if len(begun) == len(changed) == len(texts) else None
 
@@ -75,10 +73,15 @@ class Script:
         whole = "\n".join(lines) + "\n"
         compile(whole, str(self.path), "exec")
         self.path.write_text(whole, encoding="utf-8")
-        before = _between(_marked(self.original.read_text(encoding="utf-8"), self.name), step)
+        before = self._between(_marked(self.original.read_text("utf-8"), self.name), step)
         after = textwrap.dedent("\n".join(body))
         changes = difflib.unified_diff(before.splitlines(), after.splitlines(), n=99, lineterm="")
         return "\n".join(line for line in list(changes)[3:] if line[1:].strip())
+
+    def _between(self, text: str, step: str) -> str:
+        lines = text.splitlines()
+        first, last = self._marks(lines, step)
+        return textwrap.dedent("\n".join(lines[first + 1 : last]))
 
     def _marks(self, lines: list[str], step: str) -> tuple[int, int]:
         if step not in PLACES[self.name]:
@@ -169,13 +172,6 @@ def _marked(text: str, name: str) -> str:
         lines.insert(last, f"{indent}# << step {step}")
         lines.insert(first, f"{indent}# >> step {step}")
     return "\n".join(lines) + "\n"
-
-
-def _between(text: str, step: str) -> str:
-    lines = text.splitlines()
-    found = [line.strip() for line in lines]
-    first, last = found.index(f"# >> step {step}"), found.index(f"# << step {step}")
-    return textwrap.dedent("\n".join(lines[first + 1 : last]))
 
 
 def _locate(lines: list[str], place: Place, what: str) -> tuple[int, int]:
