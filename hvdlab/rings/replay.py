@@ -119,24 +119,21 @@ def _place(rank: int, size: int) -> tuple[float, float]:
     return 1.2 * math.cos(angle), 1.1 * math.sin(angle)
 
 
-def _draw_chunk(
-    axes: Axes, x: float, y: float, counts: Counts, scale: float = 1.0, above: int = 0
-) -> None:
+def _draw_chunk(axes: Axes, x: float, y: float, counts: Counts) -> None:
     """A box with a stripe for each rank whose numbers are in; a full box is the sum of all."""
-    wide, high = _CELL * scale, _HIGH * scale
-    each, layer = high / len(counts), 4 + above
-    axes.add_patch(Rectangle((x, y), wide, high, facecolor=_EMPTY, edgecolor="none", zorder=layer))
+    size = len(counts)
+    axes.add_patch(Rectangle((x, y), _CELL, _HIGH, facecolor=_EMPTY, edgecolor="none", zorder=4))
     for rank, times in enumerate(counts):
         if times:
-            low = y + high - (rank + 1) * each
+            low = y + _HIGH * (1 - (rank + 1) / size)
             colour = style.COLOURS[rank % len(style.COLOURS)]
-            axes.add_patch(Rectangle((x, low), wide, each, facecolor=colour, zorder=layer))
+            axes.add_patch(Rectangle((x, low), _CELL, _HIGH / size, facecolor=colour, zorder=4))
             if times > 1:
-                axes.text(x + wide / 2, low + each / 2, f"{times}x", fontsize=5 * scale,
-                          ha="center", va="center", color="white", zorder=layer + 2)  # fmt: skip
+                axes.text(x + _CELL / 2, low + _HIGH / size / 2, f"{times}x", fontsize=5,
+                          ha="center", va="center", color="white", zorder=6)  # fmt: skip
     edge = _WRONG if max(counts) > 1 else style.INK
     complete = all(times == 1 for times in counts)
-    axes.add_patch(Rectangle((x, y), wide, high, fill=False, edgecolor=edge, zorder=layer + 1,
+    axes.add_patch(Rectangle((x, y), _CELL, _HIGH, fill=False, edgecolor=edge, zorder=5,
                              linewidth=1.8 if complete or max(counts) > 1 else 0.6))  # fmt: skip
 
 
@@ -159,11 +156,23 @@ def _draw_message(axes: Axes, message: Message, size: int) -> None:
     left = x - len(chunks) * _CELL * scale / 2
     for number, chunk in enumerate(chunks):
         box = (left + number * _CELL * scale, y - _HIGH * scale / 2)
-        _draw_chunk(axes, *box, message.content[chunk], scale, above=3)
+        _draw_load(axes, *box, message.content[chunk], scale)
     label = f"chunk {chunks[0]}" if len(chunks) == 1 else ""  # several: you see them all
     beside = len(chunks) * _CELL * scale / 2 + 0.05
     axes.text(x + (beside if x > 0 else -beside), y, label, fontsize=7, va="center",
               ha="left" if x > 0 else "right", color=style.INK, zorder=8)  # fmt: skip
+
+
+def _draw_load(axes: Axes, x: float, y: float, counts: Counts, scale: float) -> None:
+    wide, high = _CELL * scale, _HIGH * scale
+    each = high / len(counts)
+    axes.add_patch(Rectangle((x, y), wide, high, facecolor="white", edgecolor=style.INK,
+                             linewidth=0.8, zorder=7))  # fmt: skip
+    for rank, times in enumerate(counts):
+        if times:
+            low = y + high - (rank + 1) * each
+            colour = style.COLOURS[rank % len(style.COLOURS)]
+            axes.add_patch(Rectangle((x, low), wide, each, facecolor=colour, zorder=7))
 
 
 def _draw_bytes(axes: Axes, recording: Recording, step: int) -> None:
