@@ -11,6 +11,8 @@ from .evidence import SMALL, Case, Epoch, Event, Finding, Phase, Unseen
 from .run import RANKS
 from .verdict import DONE, OPEN, WRONG
 
+# A number with decimals; seconds are of no metric.
+_NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?(?![\de]|\s*s(?:ec\w*)?\b)")
 UNWEIGHTED = "mean of means, whose parts differ in size"
 
 
@@ -31,7 +33,7 @@ def metrics(case: Case) -> Finding:
     are_shared, mean = all(any(_small(phase)) for phase in phases), ""
     printed = {"": [*recording.printed[0], *recording.logged[0]]}
     for file, lines in (printed | recording.texts).items():
-        for epochs in _values(phases, count, lines).values():
+        for epochs in values_of(phases, count, lines).values():
             said = {what: text for there in reversed(epochs) for what, text in there.items()}
             # Of the numbers in a file one may be a metric's by chance, but not in each epoch; and a
             # file of many numbers is a diary of steps.
@@ -50,12 +52,12 @@ def metrics(case: Case) -> Finding:
     raise Unseen("small numbers were averaged; which of the reported ones they are can't be seen")
 
 
-def _values(phases: list[Phase], count: int, lines: list[str]) -> dict[str, list[dict[str, str]]]:
+def values_of(phases: list[Phase], count: int, lines: list[str]) -> dict[str, list[dict[str, str]]]:
     """What the numbers in these lines are of each metric in each epoch, and in words.
 
     A number counts as a value if it is one in all of the decimals that were printed.
     """
-    words = re.findall(r"-?\d+\.\d+(?:e-?\d+)?", "\n".join(lines))
+    words = _NUMBER.findall("\n".join(lines))
     # Half of the last decimal; of more decimals than a float32 has, what it is off.
     numbers = [
         (float(x), max(0.51 * 10.0 ** -len(x.partition(".")[2]), 1e-6 * max(1, abs(float(x)))))

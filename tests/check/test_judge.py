@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from checks_library import Program, library, load
 
+from hvdlab.check.evidence import Epoch, Phase, Step
+from hvdlab.check.reported import values_of
 from hvdlab.check.run import IMPORTS, Recording, warm
 
 RECORDINGS = Path(__file__).with_name("recordings")
@@ -84,3 +86,14 @@ def test_the_verdict_on_a_run(program: Program):
     recording, _ = program.record()
     verdict = program.judge(recording)
     assert program.is_as_expected(verdict), str(verdict)
+
+
+def test_seconds_are_no_metric():
+    """Of losses of 0.80 and 1.13 the sum is 1.93, which may be how long an epoch took."""
+    phases = [
+        Phase([Epoch([Step(0.1, "", "", "", 1, ids=[1, 2], loss=loss)])]) for loss in (0.80, 1.13)
+    ]
+    for took in ("1.93 s", "1.9s", "1.930 sec", "1.9 seconds"):
+        assert values_of(phases, 1, [f"loss 0.57 accuracy 0.72 {took}"])["loss"] == [{}]
+    assert "times" in values_of(phases, 1, ["loss 1.93 same"])["loss"][0]
+    assert "mean" in values_of(phases, 1, ["loss 0.965 sum"])["loss"][0]
