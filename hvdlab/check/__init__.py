@@ -93,8 +93,10 @@ def record(
     whole = script.phases()
     fewer, nothing = [[*phase, *LIMIT] for phase in whole], [[] for _ in whole]
     # The arguments, and what the script is told where it asks a parser or for variables.
-    tries = [(arguments_for(each, options), each) for each in (whole, fewer, nothing)]
-    tries.insert(1, (nothing, whole))
+    tries = [
+        (arguments_for(whole, options), whole), (nothing, whole),
+        (arguments_for(fewer, options), fewer), (nothing, nothing),
+    ]  # fmt: skip
     for phases, variables in [(whole, whole), tries[0]] if script.is_version else tries:
         ways["variables"] = variables
         recording = observe(path, phases, **ways)

@@ -50,7 +50,7 @@ def explain(case: Case) -> tuple[str, dict[str, str]]:
         text = _stall(ranks, phase, errors)
         said = text if text.startswith("the ranks disagree") else ""
     named = [step for words, step in _SAYS if words.search(said)]
-    step = named[0] if named else _blame(ranks, phase, by_line=bool(own))
+    step = named[0] if named else _blame(ranks, phase, own[0] if own else None)
     return text, {step: text} if step in keys else {}
 
 
@@ -96,22 +96,26 @@ def _title(call: dict[str, Any]) -> str:
     return f"{call['kind']} {call['name'].removeprefix(call['kind'] + '.')!r}"
 
 
-def _blame(ranks: list[Rank], phase: int, by_line: bool) -> str:
+def _blame(ranks: list[Rank], phase: int, failed: int | None) -> str:
     """The step of the conversion whose call one rank made and the other did not.
 
-    by_line: a rank failed at what it got, which another line of the script may have sent.
+    failed: the rank that failed by itself, maybe at what another line of the script had sent.
     """
     phases = [rank.phase(phase) for rank in ranks]
     calls = [each.calls for each in phases]
-    what = ("name", "kind", "where") if by_line else ("name", "kind")
+    what = ("name", "kind") if failed is None else ("name", "kind", "where")
     place = 0
     while all(place < len(mine) for mine in calls) and all(
         calls[0][place][each] == calls[1][place][each] for each in what
     ):
         place += 1
     odd = [mine[place] for mine in calls if place < len(mine)]
-    if not odd or (by_line and len(odd) < RANKS):
+    if not odd:
         return ""
+    if failed is not None:  # what it got before is not what it failed at
+        last = {call["where"] for call in calls[failed][place:]}
+        if len(odd) < RANKS or len(last) > 1:
+            return ""
     counts = [len(each.steps) for each in phases]
     kinds = [_kind(call, phases[0].steps or phases[-1].steps) for call in odd]
     unsent = [bool(each.steps) and not any(step.reduced for step in each.steps) for each in phases]

@@ -21,6 +21,7 @@ from traitlets import Integer, Unicode
 from .. import watchdog
 from ..check.run import FILE_MB, KEPT, MEMORY_MB, OUTPUT_MB
 
+_LONGEST = 95  # of a path, beside which sockets lie: Linux takes 107 characters
 MARK = "HVDLAB_GRADING"  # in the environment of all processes of a submission: its folder
 # Where the data is, and what lets the checks raise errors, from which nbgrader takes its points.
 _KEPT = ("HVDLITE_DATA_DIR", "HVDLITE_DATA_SOURCES", "HVDLITE_DATA_MIRROR", "NBGRADER_EXECUTION")
@@ -81,7 +82,9 @@ class Execute(preprocessors.Execute):
         manager.folder = str(self._folder)
         # Not over TCP: of kernels that start at the same time two may choose the same ports, and
         # who asks the wrong one waits for ever.
-        manager.transport, manager.connection_file = "ipc", str(self._folder / "kernel.json")
+        file = str(self._folder / "kernel.json")
+        if len(file) < _LONGEST:
+            manager.transport, manager.connection_file = "ipc", file
         return manager
 
     def start_new_kernel(self, **more: Any) -> None:

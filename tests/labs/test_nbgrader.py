@@ -25,7 +25,7 @@ from hvdlab.builder import find, instructor, paths, read
 from hvdlab.check.confine import landlock_version
 from hvdlab.cli import app
 from hvdlab.grading import configure, make_course
-from hvdlab.grading.execute import MARK
+from hvdlab.grading.execute import MARK, Execute
 from hvdlab.grading.mark import mark
 
 LABS = Path(__file__).resolve().parents[2] / "labs"
@@ -299,6 +299,13 @@ def test_an_nbgrader_that_never_ends_is_ended(tmp_path):
     assert not [
         p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "4321"]
     ]
+
+
+def test_kernels_speak_over_sockets_where_their_folder_has_a_short_name():
+    for folder, transport in (("/tmp/hvdlab-grade-x", "ipc"), (f"/tmp/{'x' * 90}", "tcp")):
+        execute = Execute()
+        execute.nb, execute._folder = nbformat.v4.new_notebook(), Path(folder)
+        assert execute.create_kernel_manager().transport == transport
 
 
 def test_there_must_be_something_to_mark(tmp_path):
